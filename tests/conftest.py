@@ -1,0 +1,23 @@
+"""Numbers are checked in x64, and nothing may be promoted or broadcast by accident."""
+
+import pathlib
+
+import jax
+import matplotlib
+from jaxtyping import install_import_hook
+
+# Shapes and dtypes in the signatures of the forms are checked while tests run; users pay nothing for them.
+ROOT = pathlib.Path(__file__).parent.parent
+FORMS = [
+    ".".join(form.relative_to(ROOT).with_suffix("").parts)
+    for form in (ROOT / "ttt_teach" / "rules").glob("*/*.py")
+    if form.stem != "__init__"
+]
+
+with install_import_hook(FORMS, "beartype.beartype"):
+    import ttt_teach  # noqa: F401
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+matplotlib.use("agg")
