@@ -1,0 +1,217 @@
+"""What every rule owes in every form. A rule inherits :class:`Contract`, names itself, and gets all of it."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.rules.golden import check_close
+
+LENGTHS = (0, 1, 2, 7, 63, 64, 65, 130)
+
+
+def unit(x):
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    return x / np.where(length > 0, length, 1)
+
+
+class Contract:
+    """Subclasses set ``rule`` (the public function), ``forms``, and may change :meth:`draw` and :meth:`call`."""
+
+    rule = None
+    forms: tuple[str, ...] = ()
+    per_channel = True  # whether log_decay may be [B, T, H, K]
+
+    def draw(self, seed=0, *, B=1, T=12, H=2, K=4, V=3, decay="head"):
+        """Arguments by name; ``decay`` is None, "head" or "channel". Keys are unit length."""
+        rng = np.random.default_rng(seed)
+        args = {
+            "q": unit(rng.normal(size=(B, T, H, K))),
+            "k": unit(rng.normal(size=(B, T, H, K))),
+            "v": rng.normal(size=(B, T, H, V)),
+            "state": self.draw_state(rng, B, H, K, V),
+        }
+        if decay:
+            shape = (B, T, H) if decay == "head" else (B, T, H, K)
+            args["log_decay"] = np.log(rng.uniform(0.5, 1, shape))
+        return args
+
+    def draw_state(self, rng, B, H, K, V):
+        return rng.normal(size=(B, H, K, V))
+
+    def call(self, args, form):
+        return type(self).rule(**args, form=form)
+
+    def decays(self):
+        return (None, "head", "channel") if self.per_channel else (None, "head")
+
+    # -- forms -----------------------------------------------------------------------------------------------------
+
+    def test_forms_agree(self):
+        @settings(max_examples=8, deadline=None)
+        @given(
+            seed=st.integers(0, 1000),
+            B=st.integers(1, 2),
+            T=st.sampled_from(LENGTHS),
+            H=st.integers(1, 3),
+            K=st.integers(1, 5),
+            V=st.integers(1, 5),
+            decay=st.sampled_from(self.decays()),
+            with_state=st.booleans(),
+        )
+        def agree(seed, B, T, H, K, V, decay, with_state):
+            args = self.draw(seed, B=B, T=T, H=H, K=K, V=V, decay=decay)
+            args["state"] = args["state"] if with_state else None
+            want_o, want_state = self.call(args, "definition")
+            assert want_o.shape == (B, T, H, V)
+            for form in self.forms:
+                o, state = self.call(args, form)
+                check_close(form, o, want_o, 1e-11)
+                jax.tree.map(partial(check_close, form, tol=1e-11), state, want_state)
+
+        agree()
+
+    def test_auto_is_the_last_form(self):
+        args = self.draw()
+        o, _ = self.call(args, "auto")
+        np.testing.assert_array_equal(o, self.call(args, self.forms[-1])[0])
+
+    def test_gradients_agree(self, form):
+        for decay in self.decays():
+            args = self.draw(3, T=9, decay=decay)
+            weigh = np.random.default_rng(4).normal(size=args["v"].shape)
+
+            def loss(args, form, weigh=weigh):
+                o, state = self.call(args, form)
+                return jnp.sum(o * weigh) + sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(state))
+
+            slopes = jax.jit(jax.grad(loss), static_argnames="form")
+            want, got = (self.meaningful(slopes(args, form=name)) for name in ("definition", form))
+            jax.tree.map(partial(check_close, f"{form} {decay}", tol=1e-9), got, want)
+
+    def meaningful(self, slopes):
+        """The part of a gradient that two forms must agree on."""
+        return slopes
+
+    def test_gradient_is_the_slope(self, form):
+        """Central differences of the output itself, along a random direction: no autodiff on this side."""
+        args = self.draw(5, T=6)
+        rng = np.random.default_rng(6)
+        toward = jax.tree.map(lambda x: self.nudge(rng, x), args)
+
+        @jax.jit
+        def f(step):
+            o, state = self.call(jax.tree.map(lambda x, d: x + step * d, args, toward), form)
+            return jnp.sum(jnp.cos(o)) + sum(jnp.sum(x**2) for x in jax.tree.leaves(state))
+
+        h = 1e-4
+        measured = (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h)  # fourth order: error ~ h^4
+        check_close(form, jax.grad(f)(0.0), measured, 1e-9)
+
+    def nudge(self, rng, x):
+        return 0.1 * rng.normal(size=x.shape)
+
+    @pytest.mark.parametrize("cut", [0, 5])
+    def test_a_split_changes_nothing(self, form, cut):
+        args = self.draw(7, T=12)
+        tokens = {n for n, x in args.items() if n not in ("state", "lam")}
+        head = args | {n: args[n][:, :cut] for n in tokens}
+        tail = args | {n: args[n][:, cut:] for n in tokens}
+        want_o, want_state = self.call(args, form)
+        o1, middle = self.call(head, form)
+        o2, state = self.call(tail | {"state": middle}, form)
+        check_close("o", jnp.concatenate([o1, o2], 1), want_o, 1e-13)
+        jax.tree.map(lambda x, want: check_close("state", x, want, 1e-13), state, want_state)
+
+    def test_jit_and_vmap(self, form):
+        args = self.draw(8, T=5)
+        want, _ = self.call(args, form)
+        twice = jax.tree.map(lambda x: jnp.stack([x, x]), args)
+        got, _ = jax.jit(jax.vmap(lambda args: self.call(args, form)))(twice)
+        check_close("jit vmap", got[1], want, 1e-13)
+
+    # -- precision -------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize(("dtype", "tol"), [("float32", 1e-5), ("bfloat16", 1e-2), ("float16", 2e-3)])
+    def test_low_precision_inputs(self, form, dtype, tol):
+        """Against float64 on the same rounded inputs; the state stays float32, the output has the dtype of v."""
+        args = jax.tree.map(lambda x: jnp.asarray(x, dtype), self.draw(9, T=33))
+        o, state = self.call(args, form)
+        assert o.dtype == dtype
+        assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(state))
+        want, want_state = self.call(jax.tree.map(lambda x: x.astype(jnp.float64), args), "definition")
+        check_close("o", o, want, tol)
+        jax.tree.map(lambda x, w: check_close("state", x, w, 1e-5), state, want_state)
+
+    @pytest.mark.parametrize("scale", [1e-4, 1e4])
+    def test_scales_of_q_and_v(self, form, scale):
+        """Every rule is linear in q, and linear in (v, state) together: the same to rounding at any size."""
+        args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.draw(10, T=20) | {"state": None})
+        want, _ = self.call(args, form)
+        for name in ("q", "v"):
+            got, _ = self.call(args | {name: args[name] * scale}, form)
+            check_close(name, got / scale, want, 3e-6)
+
+    # -- extremes --------------------------------------------------------------------------------------------------
+
+    def test_decay_of_zero_forgets_everything(self, form):
+        """log_decay = -inf is a reset: what follows does not see what came before, and nothing is NaN."""
+        args = self.draw(11, T=8)
+        args["log_decay"][:, 4] = -np.inf
+        late = args | {n: x[:, 4:] for n, x in args.items() if n not in ("state", "lam")} | {"state": None}
+        late["log_decay"] = np.where(np.isinf(late["log_decay"]), 0, late["log_decay"])
+        check_close("o", self.call(args, form)[0][:, 4:], self.call(late, form)[0], 1e-12)
+        slopes = jax.grad(lambda x: jnp.sum(self.call(args | {"v": x}, form)[0]))(jnp.asarray(args["v"]))
+        assert np.isfinite(slopes).all()
+
+    def test_decay_of_one_is_no_decay(self, form):
+        args = self.draw(12, decay=None)
+        still = args | {"log_decay": np.zeros(args["q"].shape[:3])}
+        np.testing.assert_array_equal(self.call(still, form)[0], self.call(args, form)[0])
+
+    @pytest.mark.parametrize("log_decay", [-60.0, -1000.0])
+    def test_strong_decay_is_finite(self, form, log_decay):
+        args = self.draw(13, T=70)
+        args["log_decay"] = np.full_like(args["log_decay"], log_decay)
+        o, _ = self.call(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), args), form)
+        check_close("o", o, self.call(args, "definition")[0], 1e-5)
+
+    def test_zero_keys_write_nothing(self, form):
+        args = self.draw(14)
+        args["k"] = np.zeros_like(args["k"])
+        args["state"] = None
+        o, state = self.call(args, form)
+        assert not np.any(o) and not any(np.any(x) for x in jax.tree.leaves(state))
+
+    def test_all_zero_upstream(self, form):
+        args = self.draw(15)
+        slopes = jax.grad(lambda args: jnp.sum(0 * self.call(args, form)[0]))(args)
+        assert not any(np.any(x) for x in jax.tree.leaves(slopes))
+
+    # -- bad input -------------------------------------------------------------------------------------------------
+
+    def test_bad_input_is_named(self):
+        args = self.draw(16, B=2, T=5, H=3, K=4, V=2)
+
+        def refuses(message, **changed):
+            with pytest.raises(ValueError, match=message):
+                self.call(args | changed, "auto")
+
+        refuses(r"k has shape \[2, 5, 3, 3\]; expected \[B, T, H, K\] with K = 4", k=args["k"][..., :3])
+        refuses(r"k has shape \[2, 4, 3, 4\].* with T = 5", k=args["k"][:, :4])
+        refuses(r"v has shape \[5, 3, 2\]; expected \[B, T, H, V\]", v=args["v"][0])
+        refuses(r"q has dtype int32; expected a floating", q=np.ones((2, 5, 3, 4), np.int32))
+        refuses(r"log_decay holds 0.5; expected log_decay <= 0", log_decay=np.full((2, 5, 3), 0.5))
+        refuses(r"log_decay has shape \[2, 5\]", log_decay=np.zeros((2, 5)))
+        with pytest.raises(ValueError, match="form is 'fast'; .* has 'definition', 'recurrent' and 'auto'"):
+            self.call(args, "fast")
+
+    def test_nan_is_named_while_debugging(self):
+        args = self.draw(17)
+        args["v"][0, 3] = np.nan
+        with jax.debug_nans(True), pytest.raises(ValueError, match="v holds NaN"):
+            self.call(args, "auto")

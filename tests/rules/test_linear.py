@@ -1,0 +1,78 @@
+"""Linear attention: the weighted sum, by hand; golden files of four published layers that are this rule."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.rules import golden
+from tests.rules.contract import Contract
+from ttt_teach import linear
+from ttt_teach.rules.linear import FORMS
+
+
+class TestLinear(Contract):
+    rule = staticmethod(linear)
+    forms = tuple(FORMS)
+
+    def test_the_sum_by_hand(self, form):
+        """o_t = sum over i <= t of v_i sum_a q_ta k_ia prod_{i<s<=t} gamma_sa, in plain Python."""
+        args = self.draw(B=1, T=5, H=1, K=2, V=2, decay="channel")
+        q, k, v, g = (args[n][0, :, 0] for n in ("q", "k", "v", "log_decay"))
+        S0 = args["state"][0, 0]
+        want = np.zeros_like(v)
+        for t in range(5):
+            for a in range(2):
+                want[t] += q[t, a] * np.prod(np.exp(g[: t + 1, a])) * S0[a]
+                for i in range(t + 1):
+                    want[t] += q[t, a] * np.prod(np.exp(g[i + 1 : t + 1, a])) * k[i, a] * v[i]
+        golden.check_close("o", linear(**args, form=form)[0][0, :, 0], want, 1e-14)
+
+    def test_scale_multiplies_q(self, form):
+        args = self.draw()
+        o, _ = linear(**args, scale=0.5, form=form)
+        golden.check_close("o", o, linear(**args | {"q": 0.5 * args["q"]}, form=form)[0], 1e-15)
+
+
+def run(form, case):
+    def apply(q, k, v, g=None, h0=None):
+        o, S = linear(q, k, v, log_decay=g, scale=golden.scale_of(case), state=h0, form=form)
+        return {"o": o, "ht": S}
+
+    return apply
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [(f, c) for f in ("linear_attn", "simple_gla", "gla") for c in golden.read(f) if "normalized" not in c],
+)
+def test_golden(file, name, form):
+    case = golden.read(file)[name]
+    golden.check_case(case, run(form, case), ("q", "k", "v", "g", "h0"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_golden_normalised(form):
+    """Normalised linear attention is the rule twice: once for the values, once for ones (additive 1e-10 as stored)."""
+    case = golden.read("linear_attn")["tiny_normalized"]
+
+    def apply(q, k, v):
+        s = golden.scale_of(case)
+        o, S = linear(q, k, v, scale=s, form=form)
+        z, Z = linear(q, k, jnp.ones_like(v[..., :1]), scale=s, form=form)
+        return {"o": o / (z + 1e-10), "ht": S, "zt": Z[..., 0][:, None]}
+
+    golden.check_case(case, apply, ("q", "k", "v"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", golden.read("mamba2"))
+def test_golden_mamba2(name, form):
+    """Mamba2 is scalar-decay linear attention with q = C, k = B, v = dt x, log_decay = dt A."""
+    case = golden.read("mamba2")[name]
+
+    def apply(x, dt, A, B, C, h0=None):
+        o, S = linear(C, B, dt[..., None] * x, log_decay=dt * A[None, None], state=h0, form=form)
+        return {"o": o, "ht": S}
+
+    golden.check_case(case, apply, ("x", "dt", "A", "B", "C", "h0"))

@@ -1,0 +1,61 @@
+"""The delta rule: one gradient step on the error of the latest pair."""
+
+from jax import Array
+from jax.typing import ArrayLike
+
+from ttt_teach.rules import door
+from ttt_teach.rules.delta.definition import definition
+from ttt_teach.rules.delta.recurrent import recurrent
+
+FORMS = {"definition": definition, "recurrent": recurrent}
+
+
+def delta(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    beta: ArrayLike,
+    *,
+    write_key: ArrayLike | None = None,
+    log_decay: ArrayLike | None = None,
+    scale: float = 1.0,
+    state: ArrayLike | None = None,
+    form: str = "auto",
+) -> tuple[Array, Array]:
+    """S_t = S' + beta_t w_t (v_t - S'' k_t)' with S' = gamma_t S_{t-1}; o_t = S_t' (scale q_t) (MesaNet Eq. 3).
+
+    With ``log_decay`` per head this is Gated DeltaNet, per key channel KDA. The decay comes first, so the
+    error is measured on the decayed memory. ``write_key`` w (default k) is where the correction is written;
+    OSDN writes at d * k and reads at k (OSDN Eq. 2).
+
+    Args:
+        q, k, write_key: ``[B, T, H, K]``. v: ``[B, T, H, V]``. beta: step size, ``[B, T, H]``.
+        log_decay: log gamma, natural logarithm, <= 0: ``[B, T, H]`` or ``[B, T, H, K]``.
+        scale: multiplies q.
+        state: S before the first token, ``[B, H, K, V]``; zeros if None.
+        form: ``"definition"`` (the gradient step by autodiff), ``"recurrent"`` or ``"auto"``; both cost T K V.
+
+    Returns:
+        o ``[B, T, H, V]`` in the dtype of v; S after the last token, ``[B, H, K, V]``, float32 (float64 if any
+        input is).
+
+    Raises:
+        ValueError: a shape or dtype that disagrees, log_decay > 0, an unknown form.
+    """
+    run = door.pick("delta", FORMS, form)
+    x, size = door.enter(
+        q=(q, "B T H K"),
+        k=(k, "B T H K"),
+        v=(v, "B T H V"),
+        beta=(beta, "B T H"),
+        write_key=(write_key, "B T H K"),
+        log_decay=(log_decay, "B T H", "B T H K"),
+        state=(state, "B H K V"),
+    )
+    write_key = x.k if x.write_key is None else x.write_key
+    o, S = door.each_head(
+        run,
+        tokens=(x.q * scale, x.k, x.v, x.beta, write_key, door.per_channel(x.log_decay, size)),
+        states=(door.start(x.state, size.B, size.H, size.K, size.V, dtype=size.dtype),),
+    )
+    return door.leave(o, v), S

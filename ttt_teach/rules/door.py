@@ -1,0 +1,108 @@
+"""The door of every rule: arguments are read and checked here, once, and each form sees a single head.
+
+A form is written for one head (``q`` is ``[T, K]``) and in one precision, float32 or float64; the door casts
+on the way in, spreads the form over batch and heads, and gives the output back in the dtype of ``v``.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+
+def enter(**arguments: tuple) -> tuple[SimpleNamespace, SimpleNamespace]:
+    """Read ``name=(value, layout, ...)``: the arrays in the compute dtype, and the sizes the layouts name.
+
+    A layout is a string such as ``"B T H K"``; a letter has one size throughout the call. An argument may
+    have several layouts (the one with its number of axes counts) and may be None. Sizes also carry ``dtype``,
+    the compute dtype: float64 if any argument is, else float32.
+
+    Raises ValueError: not a float array, or a shape that disagrees; NaN when ``jax_debug_nans`` is on.
+    """
+    arrays = {name: _as_float(name, value) for name, (value, *_) in arguments.items() if value is not None}
+    sizes: dict[str, int] = {}
+    for name, x in arrays.items():
+        _bind(name, x, arguments[name][1:], sizes)
+    dtype = jnp.float64 if any(x.dtype == jnp.float64 for x in arrays.values()) else jnp.float32
+    read = {name: arrays[name].astype(dtype) if name in arrays else None for name in arguments}
+    return SimpleNamespace(**read), SimpleNamespace(**sizes, dtype=dtype)
+
+
+def _as_float(name: str, value: ArrayLike) -> Array:
+    if jax.config.jax_debug_nans and known(value) and np.isnan(np.asarray(value)).any():
+        raise ValueError(f"{name} holds NaN; expected numbers (jax_debug_nans is on)")
+    x = jnp.asarray(value)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"{name} has dtype {x.dtype}; expected a floating-point array")
+    return x
+
+
+def _bind(name: str, x: Array, layouts: tuple[str, ...], sizes: dict[str, int]) -> None:
+    """Give each letter of the layout its size, or complain if it already has another."""
+    wanted = " or ".join(f"[{', '.join(layout.split())}]" for layout in layouts)
+    letters = next((axes for layout in layouts if len(axes := layout.split()) == x.ndim), None)
+    if letters is None:
+        raise ValueError(f"{name} has shape {list(x.shape)}; expected {wanted}")
+    for letter, size in zip(letters, x.shape, strict=True):
+        if sizes.setdefault(letter, size) != size:
+            raise ValueError(f"{name} has shape {list(x.shape)}; expected {wanted} with {letter} = {sizes[letter]}")
+
+
+def known(x: ArrayLike) -> bool:
+    """Whether x has values now: under jit, vmap or grad there may be none to check."""
+    return not isinstance(x, jax.core.Tracer)
+
+
+def require(name: str, x: Array | None, holds: Callable[[Array], Array], expected: str) -> None:
+    """Raise ValueError unless every known entry of x satisfies ``holds``; the message shows the first that does not."""
+    if x is None or not known(x):
+        return
+    wrong = x[~holds(x)]
+    if wrong.size:
+        raise ValueError(f"{name} holds {float(wrong[0]):g}; expected {expected}")
+
+
+def per_channel(log_decay: Array | None, size: SimpleNamespace) -> Array:
+    """log_decay as ``[B, T, H, 1]`` (one per head, zeros if None) or ``[B, T, H, K]`` (one per key channel)."""
+    if log_decay is None:
+        return jnp.zeros((size.B, size.T, size.H, 1), size.dtype)
+    require("log_decay", log_decay, lambda g: g <= 0, "log_decay <= 0, a retention of at most 1")
+    return log_decay if log_decay.ndim == 4 else log_decay[..., None]
+
+
+def pick(rule: str, forms: Mapping[str, Callable], form: str) -> Callable:
+    """The form asked for; ``"auto"`` is the last, and fastest, that the rule has."""
+    name = list(forms)[-1] if form == "auto" else form
+    if name not in forms:
+        raise ValueError(f"form is {form!r}; {rule} has {', '.join(map(repr, forms))} and 'auto'")
+    return forms[name]
+
+
+@partial(jax.jit, static_argnames=("form", "static"))
+def each_head(form: Callable, tokens: tuple, states: tuple, heads: tuple = (), static: tuple = ()) -> tuple:
+    """``form(*tokens, *heads, *states, *static) -> (o, state)`` for every head, where the form sees one head of each.
+
+    tokens ``[B, T, H, ...]`` become ``[T, ...]``, heads ``[H, ...]`` become ``[...]``, states ``[B, H, ...]`` likewise;
+    static is plain data. Compiled once per form, shapes and static.
+    """
+    t, h, s = len(tokens), len(heads), len(states)
+    over_heads = jax.vmap(
+        lambda *arrays: form(*arrays, *static), in_axes=(1,) * t + (0,) * h + (0,) * s, out_axes=(1, 0)
+    )
+    over_batch = jax.vmap(over_heads, in_axes=(0,) * t + (None,) * h + (0,) * s)
+    return over_batch(*tokens, *heads, *states)
+
+
+def start(state: Array | None, *shape: int, dtype) -> Array:
+    """The given start state, or zeros."""
+    return jnp.zeros(shape, dtype) if state is None else state
+
+
+def leave(o: Array, v: ArrayLike) -> Array:
+    """The output in the dtype the values came in."""
+    return o.astype(jnp.asarray(v).dtype)

@@ -1,0 +1,56 @@
+"""Linear attention with or without forgetting: every write is kept, decayed, and none is corrected."""
+
+from jax import Array
+from jax.typing import ArrayLike
+
+from ttt_teach.rules import door
+from ttt_teach.rules.linear.definition import definition
+from ttt_teach.rules.linear.recurrent import recurrent
+
+FORMS = {"definition": definition, "recurrent": recurrent}
+
+
+def linear(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    log_decay: ArrayLike | None = None,
+    scale: float = 1.0,
+    state: ArrayLike | None = None,
+    form: str = "auto",
+) -> tuple[Array, Array]:
+    """o_t = S_t' (scale q_t) with S_t = gamma_t S_{t-1} + k_t v_t' (MesaNet Eqs. 1-2, beta taken into v).
+
+    Without ``log_decay``: linear attention; with one number per head: RetNet, Mamba2, simple GLA;
+    with one per key channel: GLA.
+
+    Args:
+        q, k: ``[B, T, H, K]``. v: ``[B, T, H, V]``.
+        log_decay: log gamma, natural logarithm, <= 0 (-inf forgets all): ``[B, T, H]`` or ``[B, T, H, K]``.
+        scale: multiplies q.
+        state: S before the first token, ``[B, H, K, V]``; zeros if None.
+        form: ``"definition"`` (the weighted sum over all pairs, T^2 K V), ``"recurrent"`` (T K V, a scan)
+            or ``"auto"``.
+
+    Returns:
+        o ``[B, T, H, V]`` in the dtype of v; S after the last token, ``[B, H, K, V]``, float32 (float64 if any
+        input is).
+
+    Raises:
+        ValueError: a shape or dtype that disagrees, log_decay > 0, an unknown form.
+    """
+    run = door.pick("linear", FORMS, form)
+    x, size = door.enter(
+        q=(q, "B T H K"),
+        k=(k, "B T H K"),
+        v=(v, "B T H V"),
+        log_decay=(log_decay, "B T H", "B T H K"),
+        state=(state, "B H K V"),
+    )
+    o, S = door.each_head(
+        run,
+        tokens=(x.q * scale, x.k, x.v, door.per_channel(x.log_decay, size)),
+        states=(door.start(x.state, size.B, size.H, size.K, size.V, dtype=size.dtype),),
+    )
+    return door.leave(o, v), S

@@ -1,0 +1,86 @@
+"""The Mesa rule: at every token the ridge regression over all retained pairs, solved."""
+
+from typing import NamedTuple
+
+from jax import Array
+from jax.typing import ArrayLike
+
+from ttt_teach.rules import door
+from ttt_teach.rules.mesa.definition import definition
+from ttt_teach.rules.mesa.recurrent import recurrent
+from ttt_teach.solvers import CG
+
+FORMS = {"definition": definition, "recurrent": recurrent}
+
+
+class MesaState(NamedTuple):
+    """The two sufficient statistics of the regression (MesaNet Eq. 8; the paper writes G transposed)."""
+
+    G: Array  # [B, H, K, V], sum of zeta beta k v'
+    H: Array  # [B, H, K, K], sum of zeta beta k k', symmetric
+
+
+def mesa(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    beta: ArrayLike,
+    lam: ArrayLike,
+    *,
+    log_decay: ArrayLike | None = None,
+    solver: CG = CG(max_steps=30),  # noqa: B008 - plain frozen data
+    state: MesaState | None = None,
+    form: str = "auto",
+) -> tuple[Array, MesaState]:
+    """o_t = Phi_t q_t, where Phi_t minimises the weighted ridge loss over all pairs so far (MesaNet Eqs. 4-8).
+
+    The loss is sum_{i<=t} zeta_ti beta_i |v_i - Phi k_i|^2 / 2 + Tr(Phi diag(lam) Phi') / 2, with zeta_ti the
+    product of the forget gates after i. lam does not decay. The gradient is that of the exact minimiser, by a
+    second solve with the same solver (MesaNet App. D): with too few steps both the output and the gradient are
+    approximations, and the gradient is not that of the truncated iteration.
+
+    Args:
+        q, k: ``[B, T, H, K]``. v: ``[B, T, H, V]``.
+        beta: weight of a pair, >= 0, ``[B, T, H]``.
+        lam: ridge, > 0, ``[H, K]``.
+        log_decay: log gamma, natural logarithm, <= 0, ``[B, T, H]``.
+        solver: how (H_t + diag(lam)) x = q_t is solved in the recurrent form.
+        state: statistics before the first token; zeros if None.
+        form: ``"definition"`` (minimises the stated loss itself, T^2 K^2 + T K^3), ``"recurrent"``
+            (T K (K steps + V), a scan) or ``"auto"``.
+
+    Returns:
+        o ``[B, T, H, V]`` in the dtype of v; MesaState after the last token, float32 (float64 if any input is).
+
+    Raises:
+        ValueError: a shape or dtype that disagrees, lam <= 0, beta < 0, log_decay > 0, an unknown form.
+    """
+    run = door.pick("mesa", FORMS, form)
+    if not isinstance(solver, CG):
+        raise ValueError(f"solver is {solver!r}; expected CG(max_steps, tol)")
+    if state is not None and not (isinstance(state, tuple) and len(state) == 2):
+        raise ValueError(f"state is a {type(state).__name__}; expected MesaState(G, H)")
+    G, H = state or (None, None)
+    x, size = door.enter(
+        q=(q, "B T H K"),
+        k=(k, "B T H K"),
+        v=(v, "B T H V"),
+        beta=(beta, "B T H"),
+        lam=(lam, "H K"),
+        log_decay=(log_decay, "B T H"),
+        G=(G, "B H K V"),
+        H=(H, "B H K K"),
+    )
+    door.require("lam", x.lam, lambda lam: lam > 0, "lam > 0: the regression needs it to have one answer")
+    door.require("beta", x.beta, lambda beta: beta >= 0, "beta >= 0: it weights a squared error")
+    o, (G, H) = door.each_head(
+        run,
+        tokens=(x.q, x.k, x.v, x.beta, door.per_channel(x.log_decay, size)),
+        heads=(x.lam,),
+        states=(
+            door.start(x.G, size.B, size.H, size.K, size.V, dtype=size.dtype),
+            door.start(x.H, size.B, size.H, size.K, size.K, dtype=size.dtype),
+        ),
+        static=(solver,),
+    )
+    return door.leave(o, v), MesaState(G, H)

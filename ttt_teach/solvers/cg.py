@@ -1,0 +1,156 @@
+"""Conjugate gradients (Hestenes and Stiefel 1952; MesaNet App. C, Algorithm 1, without its additive guard)."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+Matvec = Callable[[Float[Array, " D"]], Float[Array, " D"]]
+
+
+class CGTrace(NamedTuple):
+    """What every step did; S is the largest number of steps."""
+
+    x: Float[Array, "S1 D"]  # x_0 ... x_S; after the stop the last one repeats
+    residual: Float[Array, " S1"]  # |b - A x_j|, recomputed from x_j
+    recurred: Float[Array, " S1"]  # |r_j| as the recurrence carries it, which is what the stopping rule sees
+    steps: Int[Array, ""]  # steps taken
+
+
+@dataclasses.dataclass(frozen=True)
+class CG:
+    """How to solve: at most ``max_steps`` steps, fewer once |r_j| <= tol |r_0| (MesaNet Sec. 5).
+
+    Plain data, hashable, static under jit. ``max_steps=None`` lets the tolerance decide (see :func:`cg`).
+    """
+
+    max_steps: int | None
+    tol: float = 0.0
+
+    def __post_init__(self):
+        _check(self.max_steps, self.tol)
+
+    def __call__(self, matvec: Matvec, b: Float[Array, " D"]) -> Float[Array, " D"]:
+        return cg(matvec, b, max_steps=self.max_steps, tol=self.tol)
+
+
+class _Iterate(NamedTuple):
+    x: Float[Array, " D"]
+    r: Float[Array, " D"]  # residual b - A x, by recurrence
+    p: Float[Array, " D"]  # direction
+    rz: Float[Array, ""]  # r . M r, with M the preconditioner
+
+
+def cg(
+    matvec: Matvec,
+    b: Float[Array, " D"],
+    x0: Float[Array, " D"] | None = None,
+    *,
+    max_steps: int | None,
+    tol: float = 0.0,
+    precondition: Matvec | None = None,
+) -> Float[Array, " D"]:
+    """Solve A x = b for a symmetric positive definite A given by ``matvec``.
+
+    Stops after ``max_steps`` or once |r_j| <= tol |r_0|, relative to the residual of the start vector. With
+    ``max_steps=None`` the cap is 10 D: exact arithmetic ends in D steps, so a tolerance that is still unmet
+    then is below what the precision can reach. ``precondition`` applies an approximation of A^-1.
+    Not differentiable in reverse (a loop that stops by itself): wrap in ``jax.lax.custom_linear_solve``,
+    as ``rules.mesa`` does. One matvec a step.
+
+    Args: b ``[D]``; x0 ``[D]``, zeros if None; max_steps, tol static.
+
+    Raises ValueError: b not a vector, x0 of another shape, max_steps < 0, tol < 0, or tol = 0 with no cap.
+    """
+    _check(max_steps, tol)
+    precondition = precondition or (lambda r: r)
+    b, x, unit = _scaled(b, x0)
+    start = _start(matvec, precondition, b, x)
+    goal = tol * jnp.linalg.norm(start.r)
+    cap = 10 * len(b) if max_steps is None else max_steps
+
+    def unfinished(carry):
+        j, s = carry
+        return (j < cap) & (jnp.linalg.norm(s.r) > goal)
+
+    _, last = jax.lax.while_loop(unfinished, lambda c: (c[0] + 1, _step(matvec, precondition, c[1])), (0, start))
+    return unit * last.x
+
+
+def cg_trace(
+    matvec: Matvec,
+    b: Float[Array, " D"],
+    x0: Float[Array, " D"] | None = None,
+    *,
+    max_steps: int,
+    tol: float = 0.0,
+    precondition: Matvec | None = None,
+) -> CGTrace:
+    """The iteration of :func:`cg`, every iterate kept and its true residual recomputed (one more matvec a step)."""
+    _check(max_steps, tol)
+    if max_steps is None:
+        raise ValueError("max_steps is None; expected a number of steps to keep")
+    precondition = precondition or (lambda r: r)
+    b, x, unit = _scaled(b, x0)
+    start = _start(matvec, precondition, b, x)
+    goal = tol * jnp.linalg.norm(start.r)
+
+    def advance(s, _):
+        live = jnp.linalg.norm(s.r) > goal
+        s = jax.tree.map(lambda new, old: jnp.where(live, new, old), _step(matvec, precondition, s), s)
+        return s, (s.x, jnp.linalg.norm(s.r), live)
+
+    _, (x, recurred, live) = jax.lax.scan(advance, start, length=max_steps)
+    x = jnp.concatenate([start.x[None], x])
+    recurred = jnp.concatenate([jnp.linalg.norm(start.r)[None], recurred])
+    residual = jax.vmap(lambda x: jnp.linalg.norm(b - matvec(x)))(x)
+    return CGTrace(unit * x, unit * residual, unit * recurred, live.sum())
+
+
+def _start(matvec, precondition, b, x) -> _Iterate:
+    r = b - matvec(x)
+    z = precondition(r)
+    return _Iterate(x, r, z, r @ z)
+
+
+def _step(matvec, precondition, s: _Iterate) -> _Iterate:
+    """Along p to where the error in the A-norm is least, then the next direction, A-conjugate to all before."""
+    Ap = matvec(s.p)
+    α = _ratio(s.rz, s.p @ Ap)
+    x, r = s.x + α * s.p, s.r - α * Ap
+    z = precondition(r)
+    rz = r @ z
+    return _Iterate(x, r, z + _ratio(rz, s.rz) * s.p, rz)
+
+
+def _ratio(a, b):
+    """a / b, and 0 for 0 / 0: a system that is solved exactly has nothing left to add (under vmap it still steps)."""
+    return jnp.where(a == 0, 0, a / jnp.where(a == 0, 1, b))
+
+
+def _scaled(b, x0):
+    """b and x0 in units of about the largest entry of b, so that r . r neither underflows nor overflows.
+
+    CG has no scale of its own; a power of two as the unit rounds nothing, so the steps are the same to the bit.
+    """
+    if b.ndim != 1:
+        raise ValueError(f"b has shape {list(b.shape)}; expected a vector [D]")
+    x0 = jnp.zeros_like(b) if x0 is None else x0
+    if x0.shape != b.shape:
+        raise ValueError(f"x0 has shape {list(x0.shape)}; expected {list(b.shape)} as b")
+    _, exponent = jnp.frexp(jnp.max(jnp.abs(b), initial=0))  # 0 for b = 0
+    unit = jnp.ldexp(jnp.ones((), b.dtype), exponent)
+    return b / unit, x0 / unit, unit
+
+
+def _check(max_steps, tol) -> None:
+    if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 0):
+        raise ValueError(f"max_steps is {max_steps!r}; expected a whole number >= 0, or None")
+    if not tol >= 0:
+        raise ValueError(f"tol is {tol!r}; expected a number >= 0")
+    if max_steps is None and tol == 0:
+        raise ValueError("max_steps is None and tol is 0; expected one of them to end the iteration")
