@@ -4,7 +4,10 @@ import pathlib
 
 import jax
 import matplotlib
+import pytest
 from jaxtyping import install_import_hook
+
+from tests.site_fixture import build_once
 
 # Shapes and dtypes in the signatures of the forms are checked while tests run; users pay nothing for them.
 ROOT = pathlib.Path(__file__).parent.parent
@@ -21,3 +24,9 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 matplotlib.use("agg")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The static site of the notebooks as they are now: executed afresh, every frame of every slider drawn."""
+    return build_once(tmp_path_factory)

@@ -107,9 +107,7 @@ class TestConstraints:
     def test_cover_everything_that_is_installed(self):
         assert installed() - dict(pins()).keys() == set()
 
-    @pytest.mark.parametrize(
-        "line", ["jax>=0.11", "jax @ https://example.org/jax.whl", "-i x", "jax==0.11 \\"]
-    )
+    @pytest.mark.parametrize("line", ["jax>=0.11", "jax @ https://example.org/jax.whl", "-i x", "jax==0.11 \\"])
     def test_a_planted_line_is_found(self, line):
         assert not PIN.fullmatch(line)
 

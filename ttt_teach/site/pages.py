@@ -1,0 +1,163 @@
+"""The static site: one page for each notebook, the ledger of all claims, and a front page."""
+
+import html
+import re
+import tempfile
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from nbformat import NotebookNode
+
+from ttt_teach.ledger import margin
+
+from .audit import problems
+from .execute import ROOT, Notebook, SiteError, execute, load
+from .prose import Page, Site, code, on_site
+
+MARKER = ".ttt_teach-site"  # lists the files of a site, so that the next build removes these and no others
+LICENCE = "STIXTwoMath-LICENSE.txt"  # goes wherever the font goes
+_HERE = Path(__file__).parent
+_TEMPLATES = Environment(
+    loader=PackageLoader("ttt_teach.site", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def build(out: Path, root: Path = ROOT) -> None:
+    """Execute every notebook of the checkout ``root`` and write its site to the folder ``out``.
+
+    out: new, empty, or an earlier site. Raises SiteError, and leaves ``out`` as it was, when a cell fails, a
+    formula cannot be converted, or a page has a dead link or a picture without words.
+    """
+    out, start = Path(out), time.perf_counter()
+    earlier = _earlier_files(out)
+    notebooks = load(root / "notebooks")
+    with tempfile.TemporaryDirectory() as drawn:
+        execute(notebooks, root / "notebooks", Path(drawn), static=True)
+        files = {f"figures/{path.name}": path.read_bytes() for path in sorted(Path(drawn).iterdir())}
+    files |= {"style.css": _style(), LICENCE: (_HERE / LICENCE).read_bytes()}
+    site = _site(notebooks)
+    pages = _pages(notebooks, site, _read(root / "README.md", "the front page").decode())
+    files |= {on_site(file): _read(root / file, page) for file, page in site.files.items()}
+    if wrong := problems(pages, files):
+        raise SiteError("the pages are not as they should be:\n" + "\n".join(wrong))
+    files |= {path: page.encode() for path, page in pages.items()}
+    _write(out, files, earlier)
+    print(f"{len(pages)} pages in {time.perf_counter() - start:.0f} s: open {out / 'index.html'}")
+
+
+def _earlier_files(out: Path) -> list[str]:
+    """The files of the site that is in ``out``; SiteError if something else is there."""
+    if (out / MARKER).is_file():
+        return (out / MARKER).read_text(encoding="utf-8").splitlines()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SiteError(f"{out} is not empty and not an earlier site; name another folder, or empty this one")
+    return []
+
+
+def _write(out: Path, files: dict[str, bytes], earlier: list[str]) -> None:
+    for path in earlier:
+        (out / path).unlink(missing_ok=True)
+    for path, content in {**files, MARKER: "\n".join(sorted(files)).encode()}.items():
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        (out / path).write_bytes(content)
+
+
+def _read(path: Path, page: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SiteError(f"{page} needs {path}, which cannot be read: {error.strerror}") from error
+
+
+def _style() -> bytes:
+    """The style sheet, the maths font inside it: some browsers load no font file beside a page on disk."""
+    font = b64encode((_HERE / "STIXTwoMath.woff2").read_bytes())
+    face = b'@font-face { font-family: "STIX Two Math"; src: url(data:font/woff2;base64,%b) }\n' % font
+    return face + (_HERE / "style.css").read_bytes()
+
+
+def _site(notebooks: list[Notebook]) -> Site:
+    anchors = re.findall(r'\bid="([^"]+)"', "\n".join(map(_markdown, notebooks)))
+    return Site([notebook.name for notebook in notebooks], set(anchors))
+
+
+def _pages(notebooks: list[Notebook], site: Site, readme: str) -> dict[str, str]:
+    """Every page as path -> HTML."""
+    pages = {"index.html": _front_page(notebooks, site, readme), "ledger.html": _ledger(notebooks, site)}
+    for before, notebook, after in zip([None, *notebooks], notebooks, [*notebooks[1:], None], strict=False):
+        page = Page(notebook.name, "notebooks", site)
+        cells = [Markup(_cell(cell, page)) for cell in notebook.node.cells]
+        pages[f"{notebook.name}.html"] = _TEMPLATES.get_template("notebook.html").render(
+            notebook=notebook, cells=cells, contents=page.contents, before=before, after=after
+        )
+    return pages
+
+
+def _front_page(notebooks: list[Notebook], site: Site, readme: str) -> str:
+    """What the README says before its first section, the table of notebooks, and the reading paths of notebook 00."""
+    introduction = Page("README.md", "", site).render(readme.partition("\n## ")[0])
+    paths = Page("the front page", "notebooks", site).render(_section(_markdown(notebooks[0]), "Reading paths"))
+    return _TEMPLATES.get_template("index.html").render(
+        introduction=Markup(introduction), paths=Markup(paths), notebooks=notebooks
+    )
+
+
+def _ledger(notebooks: list[Notebook], site: Site) -> str:
+    records = [record for notebook in notebooks for record in claims(notebook.node)]
+    page = Page("the ledger", "", site)
+    return _TEMPLATES.get_template("ledger.html").render(records=records, page=page, margin=margin)
+
+
+def _markdown(notebook: Notebook) -> str:
+    return "\n\n".join(cell.source for cell in notebook.node.cells if cell.cell_type == "markdown")
+
+
+def _section(markdown: str, title: str) -> str:
+    """A section of level 2 with its heading, or nothing."""
+    found = re.search(rf"^## {title}$.*?(?=^##? |\Z)", markdown, re.MULTILINE | re.DOTALL | re.IGNORECASE)
+    return found[0] if found else ""
+
+
+def claims(node: NotebookNode) -> Iterator[dict]:
+    """The records that ``claim`` left in the outputs of an executed notebook."""
+    for cell in node.cells:
+        for output in cell.get("outputs", []):
+            if "ttt_teach" in output.get("metadata", {}):
+                yield output.metadata.ttt_teach
+
+
+def _cell(cell: NotebookNode, page: Page) -> str:
+    if cell.cell_type == "markdown":
+        return page.render(cell.source)
+    tags = cell.metadata.get("tags", [])
+    shown = "".join(_output(output, page) for output in cell.outputs)
+    if "hide-input" not in tags and cell.source:
+        shown = code(cell.source) + shown
+    return f"<details><summary>Solution</summary>\n{shown}</details>\n" if "solution" in tags else shown
+
+
+def _output(output: NotebookNode, page: Page) -> str:
+    if output.output_type == "stream":
+        return _words(output.text)
+    if output.output_type == "error":
+        return _words(f"{output.ename}: {output.evalue}")
+    if "text/html" in output.data:
+        shown = output.data["text/html"]
+        if "ttt_teach" in output.metadata:  # a claim: ids in its statement and source are links here
+            shown = page.enrich(shown)
+        return f'<div class="output">{shown}</div>\n'
+    if any(kind.startswith("image/") for kind in output.data):
+        raise SiteError(f"{page.name}: a cell shows an image without words; show a Picture")
+    return _words(output.data["text/plain"])
+
+
+def _words(text: str) -> str:
+    return f'<pre class="output">{html.escape(text)}</pre>\n'
