@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttt_teach.solvers import CG, cg, cg_trace
+from ttt_teach.solvers import CG, cg, cg_trace, steps_to
 
 D = 12
 
@@ -193,3 +193,22 @@ def test_bad_vectors_are_named():
 def test_settings_are_plain_static_data():
     assert hash(CG(30)) == hash(CG(max_steps=30, tol=0.0))
     assert CG(30) != CG(15)
+
+
+@pytest.mark.parametrize(
+    ("residual", "want"),
+    [
+        ([[2.0, 3.0, 0.2, 1.0], [1.0, 0.05, 0.01, 0.001]], [2, 1]),  # at the tolerance counts; a later rise does not
+        ([1.0, 0.5, 0.2], 2),  # never met: the last step
+        ([0.0, 0.0, 0.0], 0),  # solved before the first step
+    ],
+)
+def test_steps_to(residual, want):
+    assert steps_to(np.array(residual), 0.1).tolist() == want
+
+
+def test_steps_to_is_the_stopping_rule():
+    A, b, _ = system(14)
+    full = cg_trace(lambda p: A @ p, b, max_steps=D)
+    for tol in (0.5, 1e-2, 1e-4):
+        assert steps_to(full.recurred, tol) == cg_trace(lambda p: A @ p, b, max_steps=D, tol=tol).steps

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttt_teach.tasks import load_qkv, minilm_qkv, two_keys, unit
+from ttt_teach.tasks import load_qkv, minilm_qkv, unit
 
 
 @pytest.fixture
@@ -145,12 +145,3 @@ def test_a_zip_of_something_else_is_named(tmp_path):
 def test_unit():
     x = unit(np.array([[3.0, 4.0], [0.0, 0.0]]))
     np.testing.assert_allclose(x, [[0.6, 0.8], [0, 0]])
-
-
-def test_two_keys():
-    pair = two_keys(45)
-    np.testing.assert_allclose(pair.k[0, :, 0], [[1, 0], [0.5**0.5, 0.5**0.5]])
-    np.testing.assert_array_equal(pair.v[0, :, 0, 0], [1, 0])
-    swapped = two_keys(45, swapped=True)
-    np.testing.assert_array_equal(swapped.k[:, ::-1], pair.k)
-    np.testing.assert_array_equal(swapped.v[:, ::-1], pair.v)

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 Matvec = Callable[[Float[Array, " D"]], Float[Array, " D"]]
@@ -109,6 +111,16 @@ def cg_trace(
     recurred = jnp.concatenate([jnp.linalg.norm(start.r)[None], recurred])
     residual = jax.vmap(lambda x: jnp.linalg.norm(b - matvec(x)))(x)
     return CGTrace(unit * x, unit * residual, unit * recurred, live.sum())
+
+
+def steps_to(residual: Float[ArrayLike, "... S1"], tol: float) -> Int[np.ndarray, "..."]:
+    """The first step whose residual is <= tol times the first, as the stopping rule sees it; the last if none is.
+
+    residual: of the steps 0 ... S, for any number of runs, as :class:`CGTrace` holds it.
+    """
+    residual = np.asarray(residual)
+    below = residual <= tol * residual[..., :1]
+    return np.where(below.any(-1), below.argmax(-1), residual.shape[-1] - 1)
 
 
 def _start(matvec, precondition, b, x) -> _Iterate:

@@ -1,6 +1,6 @@
 """Inputs: small examples that can be checked by hand, and real queries, keys and values."""
 
-from ttt_teach.tasks.arrays import QKV, load_qkv, minilm_qkv, unit
-from ttt_teach.tasks.correlated_keys import two_keys
+from ttt_teach.tasks.arrays import QKV, SHIPPED, load_qkv, minilm_qkv, unit
+from ttt_teach.tasks.correlated_keys import overlapping_keys, two_keys
 
-__all__ = ["QKV", "load_qkv", "minilm_qkv", "two_keys", "unit"]
+__all__ = ["QKV", "SHIPPED", "load_qkv", "minilm_qkv", "overlapping_keys", "two_keys", "unit"]
