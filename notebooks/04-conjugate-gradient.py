@@ -52,7 +52,6 @@
 
 # %%
 import inspect
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +59,6 @@ import numpy as np
 
 jax.config.update("jax_enable_x64", True)
 
-import ttt_teach
 from ttt_teach import mesa
 from ttt_teach.explore import conjugate_gradient as pictures
 from ttt_teach.explore import explore
@@ -85,7 +83,7 @@ NAMES = [f"layer {layer} head {head}" for layer in (1, 4) for head in range(4)]
 A = k.swapaxes(1, 2) @ k + LAM * np.eye(D)  # [8, 32, 32], at the last token
 b = q[:, -1]  # the queries at the last token
 x_star = np.linalg.solve(A, b[..., None])[..., 0]
-mu = np.linalg.eigvalsh(A)  # ascending
+mu = np.linalg.eigvalsh(A)  # ascending, and all positive: E04.2
 kappa = mu[:, -1] / mu[:, 0]
 for name, m, c in zip(NAMES, mu, kappa, strict=True):
     print(f"{name}: eigenvalues from {m[0]:.2f} to {m[-1]:.0f}, condition number {c:.0f}")
@@ -158,7 +156,7 @@ print(f"o from one direction {read[0]:.15f} ..., from the minimised loss {define
 
 
 def f(x):
-    return 0.5 * x @ A[WORST] @ x - b[WORST] @ x
+    return 0.5 * x @ A[WORST] @ x - b[WORST] @ x  # E04.3
 
 
 x = np.asarray(jax.random.normal(key_vector, D))
@@ -392,7 +390,7 @@ print("residual at that step      ", *(f"{x:7.0e}" for x in at_m))
 claim(
     "C04.5",
     "the directions of CG are conjugate and its residuals at right angles (first 6 steps, float64)",
-    source="E04.9 to E04.12 on eight real heads",
+    source="E04.8, E04.9, E04.10 and E04.12 on eight real heads",
     error=max(angles(moves, A), angles(residuals, np.eye(D))),
     tol=1e-8,
 )
@@ -505,7 +503,7 @@ in_eigenbasis = {name: krylov(np.diag(m), c, min(12, len(m))) for name, (m, c) i
 def draw_polynomials(spectrum, steps):
     m, c = SPECTRA[spectrum]
     Q = in_eigenbasis[spectrum][:, :steps]
-    roots = np.linalg.eigvalsh(Q.T * m @ Q)
+    roots = np.linalg.eigvalsh(Q.T * m @ Q)  # the zeros of P in E04.15
     weights = c**2 / m  # mu_i c_i^2 of E04.16, for e_0 = A^-1 q
     return pictures.polynomials(m, weights / weights.sum(), roots, steps, spectrum.capitalize())
 
@@ -866,7 +864,7 @@ claim(
 )
 
 # %% [markdown]
-# Drag the tolerance and $\lambda$: the query of the hardest head. The blue line is the truth, the red one what the stopping rule sees. The dotted bound is E04.20 with the $\sqrt\kappa$ of E04.19: a promise about exact arithmetic, and float32 breaks it.
+# Drag the tolerance and $\lambda$ in [F04c](#F04c): the query of the hardest head. The blue line is the truth, the red one what the stopping rule sees. The dotted bound is E04.20 with the $\sqrt\kappa$ of E04.19: a promise about exact arithmetic, and float32 breaks it.
 
 # %%
 LAMS = (0.001, 0.01, 0.05, 0.25, 1.0, 4.0, 16.0, 64.0)
@@ -1116,7 +1114,7 @@ def guarded_cg(A, q, steps, g=1e-5, x0=0.0):
     size = [np.sqrt(rr)]
     for _ in range(steps):
         Ap = A @ p
-        alpha = rr / (p @ Ap + g)
+        alpha = rr / (p @ Ap + g)  # E04.26
         x, r = x + alpha * p, r - alpha * Ap
         rr, before = r @ r, rr
         p = r + rr / (before + g) * p
@@ -1124,7 +1122,7 @@ def guarded_cg(A, q, steps, g=1e-5, x0=0.0):
     return x, np.array(size)
 
 
-golden = np.load(Path(ttt_teach.__file__).parents[1] / "tests" / "golden" / "mesa_cg.npz")
+golden = np.load("../tests/golden/mesa_cg.npz")  # FLA's own numbers
 gate, strength, keys, queries, lam = (
     golden[f"t67_mid/{name}"][0].astype(float) for name in ("g", "beta", "k", "q", "lamb")
 )
@@ -1194,7 +1192,7 @@ claim(
 )
 
 # %% [markdown]
-# With unit queries and 30 steps the guarded solver does not reach $10^{-4}$ on any of our heads; plain CG does, in the same arithmetic, in two thirds of the steps.
+# The picture [F04e](#F04e) shows it. With unit queries and 30 steps the guarded solver does not reach $10^{-4}$ on any of our heads; plain CG does, in the same arithmetic, in two thirds of the steps.
 #
 # It is worse in the backward pass. There the same solver runs on $G\,\partial\mathcal J/\partial o$ in place of $q$, and gradients are small by nature. The residual ends on the same E04.27, so relative to the right-hand side it is larger by just the factor by which that is smaller [C04.25].
 #
@@ -1231,9 +1229,9 @@ def my_step_solution(A, x, r, p):
         return np.where(a == 0, 0, a / np.where(a == 0, 1, b))
 
     Ap = A @ p
-    alpha = ratio(r @ r, p @ Ap)
+    alpha = ratio(r @ r, p @ Ap)  # E04.13
     after = r - alpha * Ap
-    return x + alpha * p, after, after + ratio(after @ after, r @ r) * p
+    return x + alpha * p, after, after + ratio(after @ after, r @ r) * p  # E04.14, E04.12
 
 
 check("04.3", my_step_solution, test_my_step)
@@ -1369,7 +1367,7 @@ claim(
 )
 
 # %% [markdown]
-# Be fair in the comparison. A preconditioned step makes two products instead of one, so 6 of them cost 12, and the inverse costs about $D^3$ once for 64 tokens. It still wins, and it wins twice: fewer *rounds* that must wait for each other, and hardly any loss to rounding, since a spectrum near 1 has few outliers to come back. In the first chunk of a sequence $M = \Lambda^{-1}$ and nothing is won: the picture shows it.
+# Be fair in the comparison. A preconditioned step makes two products instead of one, so 6 of them cost 12, and the inverse costs about $D^3$ once for 64 tokens. It still wins, and it wins twice: fewer *rounds* that must wait for each other, and hardly any loss to rounding, since a spectrum near 1 has few outliers to come back. In the first chunk of a sequence $M = \Lambda^{-1}$ and nothing is won: the picture [F04f](#F04f) shows it.
 #
 # > **Takeaway.** The chunk boundary knows almost everything about the tokens after it. About 6 steps on every head we have.
 #

@@ -1,5 +1,6 @@
 """Numbers are checked in x64, and nothing may be promoted or broadcast by accident."""
 
+import os
 import pathlib
 
 import jax
@@ -19,6 +20,12 @@ FORMS = [
 
 with install_import_hook(FORMS, "beartype.beartype"):
     import ttt_teach  # noqa: F401
+
+# Most of the time of these tests is spent compiling for small arrays once. Only here: what the tests start (notebooks,
+# the site) compiles as it does for everybody.
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+jax.devices()
+del os.environ["XLA_FLAGS"]
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -80,7 +80,7 @@ def test_a_phone_scrolls_down_only(page, origin, pages, shots):
     page.set_viewport_size({"width": 360, "height": 740})
     for name in pages:
         page.goto(f"{origin}/{name}")
-        page.screenshot(path=shots / f"phone-{name}.png", full_page=True)
+        page.screenshot(path=shots / f"phone-{name}.png")
         assert page.evaluate("document.scrollingElement.scrollWidth") <= 360, name
 
 
@@ -95,4 +95,4 @@ def test_pictures_keep_a_white_ground_on_a_dark_page(page, origin, pages, shots)
         assert page.evaluate(ground) != light
         for picture in page.locator("figure img").all():
             expect(picture).to_have_css("background-color", "rgb(255, 255, 255)")
-        page.screenshot(path=shots / f"dark-{name}.png", full_page=True)
+        page.screenshot(path=shots / f"dark-{name}.png")

@@ -52,7 +52,7 @@ class Contract:
     # -- forms -----------------------------------------------------------------------------------------------------
 
     def test_forms_agree(self):
-        @settings(max_examples=8, deadline=None)
+        @settings(max_examples=5, deadline=None)
         @given(
             seed=st.integers(0, 1000),
             B=st.integers(1, 2),
