@@ -23,6 +23,19 @@ def comparable(node: NotebookNode) -> list:
     return [(cell.cell_type, cell.source, sorted(cell.metadata.get("tags", []))) for cell in node.cells]
 
 
+def unwatched(node: NotebookNode) -> list[str]:
+    """Code cells that a run of the tests would not execute, or whose claims it would not compare."""
+    code = [cell for cell in node.cells if cell.cell_type == "code"]
+    found = []
+    for n, cell in enumerate(code, 1):
+        tags = set(cell.metadata.get("tags", []))
+        if escapes := sorted(tags & {"nbval-skip", "nbval-ignore-output", "nbval-raises-exception", "raises-exception"}):
+            found.append(f"the code cell {n} is tagged {', '.join(escapes)}")
+        if re.search(r"(?m)^\s*claim\(", cell.source) and "nbval-check-output" not in tags:
+            found.append(f"the code cell {n} makes a claim and is not tagged nbval-check-output")
+    return found
+
+
 def faults(node: NotebookNode) -> list[str]:
     """What shows that a notebook was not simply run from top to bottom."""
     code = [cell for cell in node.cells if cell.cell_type == "code"]

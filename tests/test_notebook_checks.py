@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tests.notebook_checks import comparable, dead_links, drift, faults, mismatches, rows
+from tests.notebook_checks import comparable, dead_links, drift, faults, mismatches, rows, unwatched
 
 TEXT = r"""# 02 · Small
 
@@ -74,6 +74,15 @@ def test_twins_differ_in_cells_or_tags():
     tagged.cells[1].metadata["tags"] = ["solution"]
     assert comparable(small()) == comparable(small(drop="F02a"))
     assert len({repr(comparable(node)) for node in (small(), other, tagged)}) == 3
+
+
+def test_a_cell_that_escapes_the_tests_is_found():
+    notebook = small()
+    assert unwatched(notebook) == ["the code cell 1 makes a claim and is not tagged nbval-check-output"]
+    notebook.cells[1].metadata.tags = ["nbval-check-output"]
+    assert unwatched(notebook) == []
+    notebook.cells[1].metadata.tags += ["nbval-skip"]
+    assert unwatched(notebook) == ["the code cell 1 is tagged nbval-skip"]
 
 
 def test_an_execution_out_of_order_an_error_and_a_warning_are_faults():

@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.notebook_checks import comparable, dead_links, drift, faults, mismatches, rows, sources
+from tests.notebook_checks import comparable, dead_links, drift, faults, mismatches, rows, sources, unwatched
 from ttt_teach.site.execute import HEADER, load
 from ttt_teach.site.pages import claims
 
@@ -44,6 +44,11 @@ def test_twins_hold_the_same_cells_and_header(notebook, twin):
 def test_a_twin_was_executed_in_order_and_is_small(notebook, twin):
     assert not (found := faults(twin)), "\n".join(found)
     assert (ROOT / "notebooks" / f"{notebook.name}.ipynb").stat().st_size <= SIZE
+
+
+@each_notebook
+def test_no_cell_escapes_the_tests(notebook):
+    assert unwatched(notebook.node) == []
 
 
 @each_notebook

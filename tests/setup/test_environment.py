@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import distribution
@@ -113,6 +114,10 @@ class TestConstraints:
 
 
 class TestFiles:
+    def test_ruff_is_silent(self):
+        found = subprocess.run([sys.executable, "-m", "ruff", "check", "--quiet", "."], cwd=ROOT, capture_output=True)
+        assert found.stdout.decode() == "" and found.returncode == 0
+
     def test_python_version_is_supported(self):
         assert (ROOT / ".python-version").read_text().strip() in SpecifierSet(PROJECT["requires-python"])
 
