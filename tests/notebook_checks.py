@@ -14,6 +14,8 @@ from nbformat import NotebookNode
 from ttt_teach.site.pages import claims
 from ttt_teach.site.prose import slug
 
+ESCAPES = {"nbval-skip", "nbval-ignore-output", "nbval-raises-exception", "raises-exception"}
+
 
 def sources(node: NotebookNode, kind: str) -> str:
     return "\n\n".join(cell.source for cell in node.cells if cell.cell_type == kind)
@@ -29,7 +31,7 @@ def unwatched(node: NotebookNode) -> list[str]:
     found = []
     for n, cell in enumerate(code, 1):
         tags = set(cell.metadata.get("tags", []))
-        if escapes := sorted(tags & {"nbval-skip", "nbval-ignore-output", "nbval-raises-exception", "raises-exception"}):
+        if escapes := sorted(tags & ESCAPES):
             found.append(f"the code cell {n} is tagged {', '.join(escapes)}")
         if re.search(r"(?m)^\s*claim\(", cell.source) and "nbval-check-output" not in tags:
             found.append(f"the code cell {n} makes a claim and is not tagged nbval-check-output")
