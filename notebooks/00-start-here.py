@@ -61,23 +61,32 @@ from ttt_teach.ledger import check, claim
 # ## One table
 #
 # One head, key and value width $d$, $t$ tokens read so far. $S = \Phi^\top$ is the memory as the code keeps it. $\beta_t$ is the
-# strength of a write, $\gamma_t$ what is kept of the past, $w_t$ a write key, $f_W$ a small network.
-# "Kept" and "a token costs" count per head; $n$ is the number of solver steps, $h$ a hidden width.
+# strength of a write and $\gamma_t$ what is kept of the past at token $t$ (1 where a rule has no forgetting), so
+# $\zeta_{ti} = \gamma_{i+1}\cdots\gamma_t$ is what is left at $t$ of a write at $i$. Mesa carries the two sums
+# $G_t = \sum_{i\le t}\zeta_{ti}\beta_i\,k_i v_i^\top$ and $H_t = \sum_{i\le t}\zeta_{ti}\beta_i\,k_i k_i^\top$, and $\Lambda$ is a positive diagonal matrix.
+# "Kept" and "a token costs" count per head.
+#
+# The three rules of the package:
+#
+# | rule | it wants | update | read | kept | a token costs |
+# | --- | --- | --- | --- | --- | --- |
+# | linear attention; with $\gamma_t$: GLA, Mamba2 | large $\langle S^\top k_t, v_t\rangle$ | $S_t=\gamma_t S_{t-1}+k_t v_t^\top$ | $S_t^\top q_t$ | $d^2$ | $O(d^2)$ |
+# | delta rule; with $\gamma_t$: Gated DeltaNet, KDA | small $\tfrac12\lVert v_t-S^\top k_t\rVert^2$: the latest pair | one gradient step of size $\beta_t$, from $\gamma_t S_{t-1}$ | $S_t^\top q_t$ | $d^2$ | $O(d^2)$ |
+# | **Mesa** | small $\tfrac12\sum_i\zeta_{ti}\beta_i\lVert v_i-\Phi k_i\rVert^2+\tfrac12\operatorname{Tr}\Phi\Lambda\Phi^\top$: all pairs | its exact minimum, through $G_t$ and $H_t$ | $G_t^\top(H_t+\Lambda)^{-1}q_t$ | $2d^2$ | $O((n+1)d^2)$, $n$ solver steps |
+#
+# Their neighbours, to place them; these are not in the package:
 #
 # | rule | it wants | update | read | kept | a token costs |
 # | --- | --- | --- | --- | --- | --- |
 # | softmax attention | nothing forgotten | append $k_t, v_t$ | $\sum_i \mathrm{softmax}_i(q_t\cdot k_i)\,v_i$ | $2td$ | $O(td)$ |
-# | linear attention, GLA, Mamba2 | large $\langle S^\top k_t, v_t\rangle$ | $S_t=\gamma_t S_{t-1}+k_t v_t^\top$ | $S_t^\top q_t$ | $d^2$ | $O(d^2)$ |
-# | delta rule, Gated DeltaNet, KDA | small $\tfrac12\lVert v_t-S^\top k_t\rVert^2$: the latest pair | one gradient step of size $\beta_t$ | $S_t^\top q_t$ | $d^2$ | $O(d^2)$ |
-# | OSDN | the same | the same step, written at $w_t=d_t\odot k_t$; $d_t$ is learned online | $S_t^\top q_t$ | $d^2+d$ | $O(d^2)$ |
-# | Longhorn | small $\lVert S-S_{t-1}\rVert^2+\beta_t\lVert v_t-S^\top k_t\rVert^2$ | its exact minimum | $S_t^\top q_t$ | $d^2$ | $O(d^2)$ |
-# | **Mesa** | small $\tfrac12\sum_i\zeta_{ti}\beta_i\lVert v_i-\Phi k_i\rVert^2+\tfrac12\operatorname{Tr}\Phi\Lambda\Phi^\top$: all pairs | its exact minimum, through $G_t$ and $H_t$ | $G_t^\top(H_t+\Lambda)^{-1}q_t$ | $2d^2$ | $O((n+1)d^2)$ |
-# | LaCT | large $\sum_i\langle f_W(k_i),v_i\rangle$ over a chunk | one Muon step a chunk, rows kept at their first length | $f_W(q_t)$ | $3dh$ | $O(dh)$ |
-# | Hawk's RG-LRU | no pairs: a decaying average of inputs | $s_t=a_t\odot s_{t-1}+\sqrt{1-a_t^2}\odot x_t$ | $s_t$ | $d$ | $O(d)$ |
+# | Longhorn | small $\lVert S-S_{t-1}\rVert^2+\beta_t\lVert v_t-S^\top k_t\rVert^2$: the latest pair, and not far from before | its exact minimum | $S_t^\top q_t$ | $d^2$ | $O(d^2)$ |
+# | OSDN, the delta rule with a preconditioner | the error of the latest pair | the delta step, written at $w_t=D_t k_t$; the diagonal $D_t$ is learned online | $S_t^\top q_t$ | $d^2+d$ | $O(d^2)$ |
+# | LaCT, a small network $f_W$ of hidden width $h$ as memory | large $\sum_i\langle f_W(k_i),v_i\rangle$ over a chunk of tokens | one step a chunk, its direction orthogonalised (Muon), the rows of $W$ kept at their first length | $f_W(q_t)$ | $3dh$ | $O(dh)$ |
+# | RG-LRU, the layer of Hawk | no pairs: a decaying average of inputs $x_t$, with a gate $a_t$ | $s_t=a_t\odot s_{t-1}+\sqrt{1-a_t^2}\odot x_t$ | $s_t$ | $d$ | $O(d)$ |
 #
 # Sources: MesaNet (arXiv 2506.05233v2) Eqs. (1)-(8), App. B and Table 5; OSDN (arXiv 2605.13473v1) Algorithm 1; LaCT (arXiv
 # 2505.23884v1) Sec. 3. Read the second column twice. Linear attention and LaCT push an inner product up and never look at an error.
-# The delta rule and OSDN look at one error, the last. Only Mesa looks at every error so far: that is its whole point, and its cost.
+# The delta rule, OSDN and Longhorn look at one error, the last. Only Mesa looks at every error so far: that is its whole point, and its cost.
 #
 # `linear`, `delta` and `mesa` are in the package. Each exists as a **definition**, which solves the problem
 # as it is stated, and as a **recurrence**, which takes one token after the other; both give the same numbers.
@@ -171,7 +180,7 @@ explore(state_picture, width=[16, 32, 64, 128, 256], start={"width": 128})
 # %% [markdown]
 # ## What a token costs
 #
-# The table says $O(d^2)$ for all three matrix rules. Ask the compiler: it counts the floating-point operations of one token. If the
+# The table says a multiple of $d^2$ for all three rules of the package. Ask the compiler: it counts the floating-point operations of one token. If the
 # cost is a multiple of $d^2$, doubling the width must multiply it by 4. (A solver's loop is counted once, so for Mesa this is the cost
 # with a single solver step.)
 
@@ -275,8 +284,8 @@ claim(
 #
 # | you have | read |
 # | --- | --- |
-# | half an hour | [00](00-start-here.ipynb), then the first explorer of [02](02-correlated-keys.ipynb) |
-# | one evening | [00](00-start-here.ipynb), all of [02](02-correlated-keys.ipynb), and [04](04-conjugate-gradient.ipynb) up to its stopping rule |
+# | half an hour | [00](00-start-here.ipynb), then the first explorer of [02](02-correlated-keys.ipynb#F02a) |
+# | one evening | [00](00-start-here.ipynb), [02](02-correlated-keys.ipynb) up to its section 6, and [04](04-conjugate-gradient.ipynb) up to its section 3 |
 # | three sessions with a group | **1** [00](00-start-here.ipynb) and the two keys of 02; **2** the rest of 02, on your own arrays; **3** all of 04 |
 #
 # Every notebook opens with a question and the minutes it takes, and ends with three questions for the group.
@@ -303,6 +312,8 @@ def first_token_larger(d):
 def right_for_every_width(attempt):
     for d in (1, 2, 3, 64, 127, 128):
         t = attempt(d)
+        if t != int(t):
+            return f"at width {d} it is {t}, and there is no such token"
         if not 2 * t * d > d * d:
             return f"at width {d} a cache of {t} tokens holds {2 * t * d} numbers, not more than {d * d}"
         if 2 * (t - 1) * d > d * d:

@@ -124,7 +124,7 @@ def storage(eigenvalues, residual, lam, dtype) -> Picture:
     for sign, color, mark, label in ((1, BLUE, "o", "positive"), (-1, RED, "x", "negative, by size")):
         some = sign * eigenvalues > 0
         left.semilogy(order[some], np.abs(eigenvalues[some]), mark, color=color, ms=5, label=label)
-    left.set(xlim=(0, len(order) + 1), ylim=(1e-4, 2e3), yticks=[1e-4, 1e-2, 1, 100])
+    left.set(xlim=(0, len(order) + 1), ylim=(1e-5, 2e3), yticks=[1e-4, 1e-2, 1, 100])
     left.set(xlabel="number", ylabel="eigenvalue of H + Λ")
     _legend_above(left, 2)
     right.semilogy(residual, "-", color=BLUE)
