@@ -50,7 +50,7 @@ def version_of(python):
     # Running it is the only proof: pyenv leaves a python3.12 on the PATH that refuses to run.
     probe = "import ensurepip, sys, venv; print(*sys.version_info[:2], sep='.')"
     try:
-        said = subprocess.check_output([str(python), "-c", probe], stderr=subprocess.DEVNULL, timeout=60)
+        said = subprocess.check_output([str(python), "-I", "-c", probe], stderr=subprocess.DEVNULL, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return ""
     version = said.decode().strip()
@@ -121,7 +121,7 @@ def get_chromium():
 
 def become(module, *args):
     """Hand over to a module in .venv, which then answers every signal and sets the exit status."""
-    command = [str(PYTHON), "-m", module, *args]
+    command = [str(PYTHON), "-P", "-m", module, *args]  # -P: what lies in the reader's folder is not imported
     if os.name == "nt":  # there exec would give the prompt back at once
         sys.exit(subprocess.call(command))
     os.execv(command[0], command)

@@ -749,7 +749,7 @@ claim(
 #
 # $$ (q - A x_{j+1}) - r_{j+1} = (q - Ax_j) - r_j \;-\; A\delta - \eta . \tag{E04.24} $$
 #
-# Nothing in CG ever looks at this gap, so it is never repaired. Each step can add $u\,\mu_D\lVert x_{j+1}\rVert$ through $\delta$. Relative to $q$ that is $u\,\mu_D\lVert x_\star\rVert/\lVert q\rVert$, a number between $u$ and $u\kappa$ (by the two inequalities above E04.23, the first taken for $x_j = 0$). The carried residual falls on and on [C04.17]; the true one stops there [C04.16].
+# Nothing in CG ever looks at this gap, so it is never repaired. Each step can add $u\,\mu_D\lVert x_{j+1}\rVert$ through $\delta$. Relative to $q$ that is $u\,\mu_D\lVert x_\star\rVert/\lVert q\rVert$, a number between $u$ and $u\kappa$ (by the two inequalities above E04.23, the first taken for $x_j = 0$). The carried residual falls on and on [C04.17]; the true one stops there [C04.16]. (The package ends a run once the carried residual is below the square of the machine epsilon: it has long said nothing by then, and one more step would divide one underflow by another.)
 
 # %%
 run32 = solve_all(A.astype(np.float32), b.astype(np.float32))

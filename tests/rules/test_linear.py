@@ -27,6 +27,11 @@ class TestLinear(Contract):
                     want[t] += q[t, a] * np.prod(np.exp(g[i + 1 : t + 1, a])) * k[i, a] * v[i]
         golden.check_close("o", linear(**args, form=form)[0][0, :, 0], want, 1e-14)
 
+    @pytest.mark.parametrize("scale", [np.ones(3), 1j])
+    def test_a_scale_that_is_no_real_number_is_named(self, scale):
+        with pytest.raises(ValueError, match="scale is .*; expected one real number"):
+            linear(**self.draw(), scale=scale)
+
     def test_scale_multiplies_q(self, form):
         args = self.draw()
         o, _ = linear(**args, scale=0.5, form=form)

@@ -81,6 +81,15 @@ class TestMesa(Contract):
         got, want = slopes(args, jnp.float32(scale)), slopes(args, jnp.float32(1))
         jax.tree.map(lambda a, b: golden.check_close("slope", a / scale, b, 2e-5), got, want)
 
+    @pytest.mark.parametrize("lam", [1.0, 0.01])
+    @pytest.mark.parametrize("K", [2, 8])
+    def test_the_default_solver_is_finite_where_it_has_long_converged(self, form, lam, K):
+        """30 steps for K unknowns, in float32, output and gradients."""
+        args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.draw(35, T=33, K=K, V=K) | {"state": None})
+        args["lam"] = jnp.full((2, K), lam, jnp.float32)
+        o, slopes = jax.jit(jax.value_and_grad(lambda args: jnp.sum(mesa(**args, form=form)[0])))(args)
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves((o, slopes)))
+
     def test_collinear_keys_at_the_smallest_lam(self, form):
         """512 nearly equal keys, no forgetting, lam 0.25: condition number about 2000, and still the exact answer."""
         rng = np.random.default_rng(33)
@@ -102,6 +111,7 @@ class TestMesa(Contract):
                 mesa(**(args | changed))
 
         refuses(r"lam holds 0; expected lam > 0", lam=np.zeros((2, 4)))
+        refuses(r"lam holds inf; expected lam > 0 and finite", lam=np.full((2, 4), np.inf))
         refuses(r"lam has shape \[4\]; expected \[H, K\]", lam=np.ones(4))
         refuses(r"beta holds -1; expected beta >= 0", beta=-np.ones((1, 12, 2)))
         refuses(r"log_decay has shape \[1, 12, 2, 4\]; expected \[B, T, H\]", log_decay=np.zeros((1, 12, 2, 4)))

@@ -193,6 +193,52 @@ def test_a_later_site_replaces_an_earlier_one_and_nothing_else(tmp_path, monkeyp
     assert (site / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("listed", ["../victim.txt", "/{victim}", "index.html\n../victim.txt"])
+def test_a_marker_that_names_what_is_outside_deletes_nothing(listed, tmp_path):
+    victim, out = tmp_path / "victim.txt", tmp_path / "out"
+    victim.write_text("mine")
+    out.mkdir()
+    (out / MARKER).write_text(listed.format(victim=victim))
+    with pytest.raises(SiteError, match="which is not in"):
+        build(out, tmp_path)
+    assert victim.read_text() == "mine"
+
+
+def test_a_page_of_the_users_own_is_not_overwritten(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "execute", lambda *_, **__: None)
+    out, checkout = tmp_path / "out", write_checkout(tmp_path / "root", _00_plain=PLAIN)
+    out.mkdir()
+    (out / MARKER).write_text("")
+    (out / "index.html").write_text("mine")
+    with pytest.raises(SiteError, match="index.html is not of an earlier site"):
+        build(out, checkout)
+    assert (out / "index.html").read_text() == "mine"
+
+
+def test_a_write_that_is_cut_short_can_be_repeated(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "execute", lambda *_, **__: None)
+    out, checkout = tmp_path / "out", write_checkout(tmp_path / "root", _00_plain=PLAIN)
+    with monkeypatch.context() as cut:
+        cut.setattr(pages, "_put", lambda path, content: _fail_after_the_marker(path, content))
+        with pytest.raises(SiteError, match="cannot be written: no space"):
+            build(out, checkout)
+    build(out, checkout)
+    assert (out / "index.html").exists()
+
+
+def _fail_after_the_marker(path, content):
+    if path.name != MARKER:
+        raise OSError(28, "no space", str(path))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+
+
+def test_a_place_where_no_folder_can_be_is_refused_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SiteError, match="file is no folder that can be written"):
+        build(tmp_path / "file" / "site", tmp_path)
+
+
 def test_the_command_line_says_what_is_wrong(tmp_path):
     command = [sys.executable, "-m", "ttt_teach.site"]
     (tmp_path / "thesis.txt").write_text("mine")

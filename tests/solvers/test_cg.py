@@ -94,7 +94,7 @@ def test_no_cap_means_the_tolerance_decides_and_still_ends():
     A, b, x = system(7)
     np.testing.assert_allclose(cg(lambda p: A @ p, b, max_steps=None, tol=1e-12), x, rtol=1e-10, atol=1e-10)
     A32, b32 = A.astype(jnp.float32), b.astype(jnp.float32)
-    got = cg(lambda p: A32 @ p, b32, max_steps=None, tol=1e-30)  # out of reach: the 10 D cap ends it
+    got = cg(lambda p: A32 @ p, b32, max_steps=None, tol=1e-30)  # out of reach: it ends at rounding
     np.testing.assert_allclose(got, x, rtol=1e-4, atol=1e-4)
 
 
@@ -113,6 +113,40 @@ def test_has_no_scale(power):
     run = cg_trace(lambda p: A @ p, b * jnp.float32(2.0**power), max_steps=30, tol=1e-5)
     assert 0 < run.steps == want.steps < 30
     np.testing.assert_array_equal(np.float64(run.x) * 2.0**-power, np.float64(want.x))
+
+
+@pytest.mark.parametrize("largest", [1e38, 3e38, 1e-36])
+def test_the_ends_of_the_float32_range(largest):
+    b = jnp.array([largest, largest / 3], jnp.float32)
+    np.testing.assert_allclose(cg(lambda p: p, b, max_steps=5), b, rtol=1e-6)
+
+
+def test_a_start_much_larger_than_the_right_hand_side():
+    b, x0 = jnp.array([1e-30, 0], jnp.float32), jnp.ones(2, jnp.float32)
+    assert np.abs(cg(lambda p: p, b, x0, max_steps=20)).max() < 1e-6
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e-3, 1.0, 1e9])
+def test_steps_past_the_answer_do_no_harm(size):
+    """float32, 30 steps where 5 would do: the carried residual must not be driven into underflow, 0 / 0 and NaN."""
+    rng = np.random.default_rng(15)
+    M = rng.normal(size=(100, 5, 5))
+    A = jnp.asarray(size * (M @ M.swapaxes(1, 2) + 0.1 * np.eye(5)), jnp.float32)
+    b = jnp.asarray(rng.normal(size=(100, 5)), jnp.float32)
+    x = jax.vmap(lambda A, b: cg(lambda p: A @ p, b, max_steps=30))(A, b)
+    left = np.linalg.norm(np.einsum("nij,nj->ni", A, x) - np.asarray(b), axis=1) / np.linalg.norm(b, axis=1)
+    assert left.max() < 1e-4
+
+
+@pytest.mark.parametrize("spoil", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["b", "A", "x0"])
+@pytest.mark.parametrize("tol", [0.0, 0.1])
+def test_what_is_not_finite_shows_in_the_answer(spoil, where, tol):
+    system = {"A": np.eye(3), "b": np.ones(3), "x0": np.ones(3)}
+    system[where][(1,) * system[where].ndim] = spoil
+    A, b, x0 = (jnp.asarray(system[name]) for name in ("A", "b", "x0"))
+    assert np.isnan(cg(lambda p: A @ p, b, x0, max_steps=20, tol=tol)).any()
+    assert np.isnan(cg_trace(lambda p: A @ p, b, x0, max_steps=3, tol=tol).x[-1]).any()
 
 
 def test_zero_right_hand_side():
@@ -169,6 +203,7 @@ def test_never_above_the_chebyshev_bound(seed, spread):
         ({"max_steps": True}, "max_steps is True; expected a whole number"),
         ({"max_steps": 5, "tol": -1e-3}, "tol is -0.001; expected a number >= 0"),
         ({"max_steps": 5, "tol": float("nan")}, "tol is nan; expected"),
+        ({"max_steps": 5, "tol": "1e-3"}, "tol is '1e-3'; expected a number"),
         ({"max_steps": None, "tol": 0.0}, "max_steps is None and tol is 0.*; expected one of them"),
     ],
 )
@@ -182,7 +217,7 @@ def test_bad_settings_are_named(arguments, message):
 
 def test_bad_vectors_are_named():
     A, b, _ = system()
-    with pytest.raises(ValueError, match=r"b has shape \[12, 1\]; expected a vector"):
+    with pytest.raises(ValueError, match=r"b is float64 of shape \[12, 1\]; expected a float vector"):
         cg(lambda p: A @ p, b[:, None], max_steps=3)
     with pytest.raises(ValueError, match=r"x0 has shape \[3\]; expected \[12\] as b"):
         cg(lambda p: A @ p, b, jnp.zeros(3), max_steps=3)

@@ -134,6 +134,21 @@ def test_damaged_archives_are_named(write):
         load_qkv(path)
 
 
+@pytest.mark.parametrize("shape", ["(1000000000000, 1, 1)", "(True, 1, 1)", "(1, 1, 1", "[" * 5000])
+def test_hostile_headers_are_named(tmp_path, shape):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(117) + b"\n"
+    path = tmp_path / "hostile.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("q.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(ValueError, match="q cannot be read"):
+        load_qkv(path)
+
+
+def test_a_number_is_no_path():
+    with pytest.raises(TypeError):
+        load_qkv(1)
+
+
 def test_a_zip_of_something_else_is_named(tmp_path):
     path = tmp_path / "other.npz"
     with zipfile.ZipFile(path, "w") as archive:
@@ -145,3 +160,4 @@ def test_a_zip_of_something_else_is_named(tmp_path):
 def test_unit():
     x = unit(np.array([[3.0, 4.0], [0.0, 0.0]]))
     np.testing.assert_allclose(x, [[0.6, 0.8], [0, 0]])
+    np.testing.assert_allclose(unit(np.array([[3e-200, 4e-200], [3e200, 4e200]])), [[0.6, 0.8], [0.6, 0.8]])

@@ -38,7 +38,7 @@ def claim(id: str, says: str, *, source: str, error: float, tol: float, expect: 
 
     Raises ClaimError when it went the other way, ValueError when an argument is not as said here.
     """
-    _require("id", id, re.fullmatch(r"[CX]\d\d\.\d+", str(id)), 'an id such as "C02.1" or "X02.1"')
+    _require("id", id, re.fullmatch(r"[CX][0-9]{2}\.[0-9]+", str(id)), 'an id such as "C02.1" or "X02.1"')
     _require("expect", expect, expect is (id[0] == "C"), "True for a claim (C), False for an erratum (X)")
     for name, words in (("says", says), ("source", source)):
         plain = isinstance(words, str) and words.strip() and "$" not in words
@@ -70,7 +70,7 @@ def check(id: str, attempt: Any, test: Callable[[Any], str | None]) -> None:
     id: "02.1". attempt: a function or a value; an Ellipsis, or a function that returns one, is not tried yet.
     test: takes the attempt, returns None if it is right, else a sentence with a counterexample.
     """
-    _require("id", id, re.fullmatch(r"\d\d\.\d+", str(id)), 'an id such as "02.1"')
+    _require("id", id, re.fullmatch(r"[0-9]{2}\.[0-9]+", str(id)), 'an id such as "02.1"')
     print(id, _verdict(attempt, test))
 
 
@@ -129,7 +129,7 @@ def _verdict(attempt: Any, test: Callable[[Any], str | None]) -> str:
         return "not tried yet"
     except _Raised as raised:
         return f"not yet: {raised}"
-    except Exception as error:  # what the reader gave cannot be computed with
+    except (Exception, SystemExit) as error:  # what the reader gave cannot be computed with
         return f"not yet: checking your answer raised {_named(error)}"
     return "right" if objection is None else f"not yet: {objection}"
 
@@ -141,7 +141,7 @@ def _watched(function: Callable) -> Callable:
     def watched(*args, **kwargs):
         try:
             answer = function(*args, **kwargs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             name = getattr(function, "__name__", "your function")
             raise _Raised(f"{name} raised {_named(error)}") from error
         if answer is ...:

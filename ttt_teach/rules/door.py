@@ -67,6 +67,13 @@ def require(name: str, x: Array | None, holds: Callable[[Array], Array], expecte
         raise ValueError(f"{name} holds {float(wrong[0]):g}; expected {expected}")
 
 
+def number(name: str, value: ArrayLike) -> ArrayLike:
+    """One real number; it may be traced."""
+    if jnp.ndim(value) != 0 or jnp.iscomplexobj(value):
+        raise ValueError(f"{name} is {value!r}; expected one real number")
+    return value
+
+
 def per_channel(log_decay: Array | None, size: SimpleNamespace) -> Array:
     """log_decay as ``[B, T, H, 1]`` (one per head, zeros if None) or ``[B, T, H, K]`` (one per key channel)."""
     if log_decay is None:

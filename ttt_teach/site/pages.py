@@ -1,6 +1,7 @@
 """The static site: one page for each notebook, the ledger of all claims, and a front page."""
 
 import html
+import os
 import re
 import tempfile
 import time
@@ -56,18 +57,35 @@ def build(out: Path, root: Path = ROOT) -> None:
 def _earlier_files(out: Path) -> list[str]:
     """The files of the site that is in ``out``; SiteError if something else is there."""
     if (out / MARKER).is_file():
-        return (out / MARKER).read_text(encoding="utf-8").splitlines()
+        listed = (out / MARKER).read_text(encoding="utf-8").splitlines()
+        if outside := [path for path in listed if not (out / path).resolve().is_relative_to(out.resolve())]:
+            raise SiteError(f"{out / MARKER} names {outside[0]}, which is not in {out}; delete that folder by hand")
+        return listed
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SiteError(f"{out} is not empty and not an earlier site; name another folder, or empty this one")
+    place = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise SiteError(f"{out} cannot be made: {place} is no folder that can be written")
     return []
 
 
 def _write(out: Path, files: dict[str, bytes], earlier: list[str]) -> None:
-    for path in earlier:
-        (out / path).unlink(missing_ok=True)
-    for path, content in {**files, MARKER: "\n".join(sorted(files)).encode()}.items():
-        (out / path).parent.mkdir(parents=True, exist_ok=True)
-        (out / path).write_bytes(content)
+    if foreign := [path for path in files if (out / path).exists() and path not in earlier]:
+        raise SiteError(f"{out / foreign[0]} is not of an earlier site; move it, or name another folder")
+    try:
+        # The marker first: a write that is cut short must leave a folder that the next build still knows.
+        _put(out / MARKER, "\n".join(sorted({*files, *earlier})).encode())
+        for path in earlier:
+            (out / path).unlink(missing_ok=True)
+        for path, content in {**files, MARKER: "\n".join(sorted(files)).encode()}.items():
+            _put(out / path, content)
+    except OSError as error:
+        raise SiteError(f"{error.filename} cannot be written: {error.strerror}") from error
+
+
+def _put(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
 
 
 def _read(path: Path, page: str) -> bytes:

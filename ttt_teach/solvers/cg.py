@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from numbers import Real
 from typing import NamedTuple
 
 import jax
@@ -60,19 +61,21 @@ def cg(
 
     Stops after ``max_steps`` or once |r_j| <= tol |r_0|, relative to the residual of the start vector. With
     ``max_steps=None`` the cap is 10 D: exact arithmetic ends in D steps, so a tolerance that is still unmet
-    then is below what the precision can reach. ``precondition`` applies an approximation of A^-1.
-    Not differentiable in reverse (a loop that stops by itself): wrap in ``jax.lax.custom_linear_solve``,
-    as ``rules.mesa`` does. One matvec a step.
+    then is below what the precision can reach. In any case it stops once |r_j| <= eps^2 |r_0|, with eps the
+    machine epsilon of b: the carried residual is then far below the rounding errors of the true one, and
+    going on would divide one underflow by another. ``precondition`` applies an approximation of A^-1.
+    A NaN or infinity in A, b or x0 gives NaN. One matvec a step. Not differentiable in reverse (a loop that
+    stops by itself): wrap it in ``jax.lax.custom_linear_solve``, as ``rules.mesa`` does.
 
-    Args: b ``[D]``; x0 ``[D]``, zeros if None; max_steps, tol static.
+    Args: b ``[D]``, float32 or float64; x0 ``[D]``, zeros if None; max_steps, tol static.
 
-    Raises ValueError: b not a vector, x0 of another shape, max_steps < 0, tol < 0, or tol = 0 with no cap.
+    Raises ValueError: b not a float vector, x0 of another shape, max_steps < 0, tol < 0, or tol = 0 with no cap.
     """
     _check(max_steps, tol)
     precondition = precondition or (lambda r: r)
     b, x, unit = _scaled(b, x0)
     start = _start(matvec, precondition, b, x)
-    goal = tol * jnp.linalg.norm(start.r)
+    goal = _goal(tol, start)
     cap = 10 * len(b) if max_steps is None else max_steps
 
     def unfinished(carry):
@@ -99,7 +102,7 @@ def cg_trace(
     precondition = precondition or (lambda r: r)
     b, x, unit = _scaled(b, x0)
     start = _start(matvec, precondition, b, x)
-    goal = tol * jnp.linalg.norm(start.r)
+    goal = _goal(tol, start)
 
     def advance(s, _):
         live = jnp.linalg.norm(s.r) > goal
@@ -125,8 +128,14 @@ def steps_to(residual: Float[ArrayLike, "... S1"], tol: float) -> Int[np.ndarray
 
 def _start(matvec, precondition, b, x) -> _Iterate:
     r = b - matvec(x)
+    x = jnp.where(jnp.isfinite(r).all(), x, jnp.nan)  # or a loop that never starts would return x0 as the answer
     z = precondition(r)
     return _Iterate(x, r, z, r @ z)
+
+
+def _goal(tol, start: _Iterate) -> Float[Array, ""]:
+    """The residual at which to stop; see :func:`cg` for the least that makes sense."""
+    return max(tol, float(jnp.finfo(start.r.dtype).eps) ** 2) * jnp.linalg.norm(start.r)
 
 
 def _step(matvec, precondition, s: _Iterate) -> _Iterate:
@@ -145,24 +154,26 @@ def _ratio(a, b):
 
 
 def _scaled(b, x0):
-    """b and x0 in units of about the largest entry of b, so that r . r neither underflows nor overflows.
+    """b and x0 in units of about their largest entry, so that r . r neither underflows nor overflows.
 
     CG has no scale of its own; a power of two as the unit rounds nothing, so the steps are the same to the bit.
     """
-    if b.ndim != 1:
-        raise ValueError(f"b has shape {list(b.shape)}; expected a vector [D]")
-    x0 = jnp.zeros_like(b) if x0 is None else x0
+    b = jnp.asarray(b)
+    if b.ndim != 1 or not jnp.issubdtype(b.dtype, jnp.floating):
+        raise ValueError(f"b is {b.dtype} of shape {list(b.shape)}; expected a float vector [D]")
+    x0 = jnp.zeros_like(b) if x0 is None else jnp.asarray(x0, b.dtype)
     if x0.shape != b.shape:
         raise ValueError(f"x0 has shape {list(x0.shape)}; expected {list(b.shape)} as b")
-    _, exponent = jnp.frexp(jnp.max(jnp.abs(b), initial=0))  # 0 for b = 0
-    unit = jnp.ldexp(jnp.ones((), b.dtype), exponent)
+    _, exponent = jnp.frexp(jnp.max(jnp.abs(jnp.concatenate([b, x0])), initial=0))  # 0 for zeros
+    largest = jnp.finfo(b.dtype).maxexp - 3  # neither the unit nor its reciprocal may overflow
+    unit = jnp.ldexp(jnp.ones((), b.dtype), jnp.clip(exponent, -largest, largest))
     return b / unit, x0 / unit, unit
 
 
 def _check(max_steps, tol) -> None:
     if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 0):
         raise ValueError(f"max_steps is {max_steps!r}; expected a whole number >= 0, or None")
-    if not tol >= 0:
+    if isinstance(tol, bool) or not isinstance(tol, Real) or not tol >= 0:
         raise ValueError(f"tol is {tol!r}; expected a number >= 0")
     if max_steps is None and tol == 0:
         raise ValueError("max_steps is None and tol is 0; expected one of them to end the iteration")

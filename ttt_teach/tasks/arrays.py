@@ -1,7 +1,6 @@
 """Queries, keys and values from an ``.npz`` file: the shipped ones, or a reader's own."""
 
 import os
-import zipfile
 from importlib import resources
 from typing import NamedTuple
 
@@ -33,14 +32,14 @@ def load_qkv(path: str | os.PathLike, prefix: str = "") -> QKV:
         ValueError: no ``.npz`` archive, a missing or pickled array, not floating-point, not finite, shapes that
             disagree. FileNotFoundError: no such file.
     """
-    with open(path, "rb") as file:
+    with open(os.fspath(path), "rb") as file:
         try:
             archive = np.load(file, allow_pickle=False)
-        except (ValueError, EOFError, zipfile.BadZipFile) as problem:
+        except Exception as problem:  # whatever a damaged or hostile file makes numpy raise
             raise ValueError(f"path is {str(path)!r}; expected an .npz archive ({problem})") from None
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError(f"path is {str(path)!r}, a single array; expected an .npz archive with q, k and v")
-        q, k, v = (_read(archive, f"{prefix}/{name}".lstrip("/")) for name in "qkv")
+        q, k, v = (_read(archive, f"{prefix.strip('/')}/{name}".lstrip("/")) for name in "qkv")
     if k.shape != q.shape:
         raise ValueError(f"k has shape {list(k.shape)}; expected {list(q.shape)} as q")
     if v.shape[:2] != q.shape[:2]:
@@ -53,7 +52,7 @@ def _read(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
         raise ValueError(f"the file has no array {name!r}; it has {', '.join(sorted(archive.files)) or 'none'}")
     try:
         x = archive[name]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zipfile.zlib.error) as problem:
+    except Exception as problem:  # as above
         raise ValueError(f"{name} cannot be read; expected plain numbers ({problem})") from None
     if not isinstance(x, np.ndarray):
         raise ValueError(f"{name} is not in numpy's .npy format; expected an array written by np.savez")
@@ -61,10 +60,11 @@ def _read(archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
         raise ValueError(f"{name} has dtype {x.dtype}; expected floating-point numbers")
     if x.ndim != 3 or 0 in x.shape:
         raise ValueError(f"{name} has shape {list(x.shape)}; expected [T, H, D], none of them 0")
+    x = x.astype(np.float64 if x.dtype.itemsize >= 8 else np.float32)
     if not np.isfinite(x).all():
         first = ", ".join(map(str, np.argwhere(~np.isfinite(x))[0]))
         raise ValueError(f"{name} holds {x[~np.isfinite(x)][0]} at [{first}]; expected finite numbers")
-    return x.astype(np.float64 if x.dtype.itemsize >= 8 else np.float32)
+    return x
 
 
 def minilm_qkv(text: str = "plain", layer: int = 1) -> QKV:
@@ -85,5 +85,6 @@ def minilm_qkv(text: str = "plain", layer: int = 1) -> QKV:
 
 def unit(x):
     """x with its last axis scaled to length 1, as MesaNet normalises keys and queries; a zero vector stays zero."""
-    length = np.linalg.norm(x, axis=-1, keepdims=True)
-    return x / np.where(length > 0, length, 1)
+    largest = np.abs(x).max(axis=-1, keepdims=True, initial=0)  # first, or squares under- and overflow
+    x = x / np.where(largest > 0, largest, 1)
+    return x / np.where(largest > 0, np.linalg.norm(x, axis=-1, keepdims=True), 1)

@@ -55,7 +55,7 @@ def delta(
     write_key = x.k if x.write_key is None else x.write_key
     o, S = door.each_head(
         run,
-        tokens=(x.q * scale, x.k, x.v, x.beta, write_key, door.per_channel(x.log_decay, size)),
+        tokens=(x.q * door.number("scale", scale), x.k, x.v, x.beta, write_key, door.per_channel(x.log_decay, size)),
         states=(door.start(x.state, size.B, size.H, size.K, size.V, dtype=size.dtype),),
     )
     return door.leave(o, v), S

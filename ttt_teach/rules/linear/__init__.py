@@ -50,7 +50,7 @@ def linear(
     )
     o, S = door.each_head(
         run,
-        tokens=(x.q * scale, x.k, x.v, door.per_channel(x.log_decay, size)),
+        tokens=(x.q * door.number("scale", scale), x.k, x.v, door.per_channel(x.log_decay, size)),
         states=(door.start(x.state, size.B, size.H, size.K, size.V, dtype=size.dtype),),
     )
     return door.leave(o, v), S

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -71,8 +72,18 @@ def mesa(
         G=(G, "B H K V"),
         H=(H, "B H K K"),
     )
-    door.require("lam", x.lam, lambda lam: lam > 0, "lam > 0: the regression needs it to have one answer")
-    door.require("beta", x.beta, lambda beta: beta >= 0, "beta >= 0: it weights a squared error")
+    door.require(
+        "lam",
+        x.lam,
+        lambda lam: (lam > 0) & jnp.isfinite(lam),
+        "lam > 0 and finite: the regression needs it to have one answer",
+    )
+    door.require(
+        "beta",
+        x.beta,
+        lambda beta: (beta >= 0) & jnp.isfinite(beta),
+        "beta >= 0 and finite: it weights a squared error",
+    )
     o, (G, H) = door.each_head(
         run,
         tokens=(x.q, x.k, x.v, x.beta, door.per_channel(x.log_decay, size)),

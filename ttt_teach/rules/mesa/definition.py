@@ -38,7 +38,7 @@ def minimiser(
     """Phi' where the gradient of the loss is zero: the loss is quadratic, so one Newton step from 0 lands there."""
     origin = jnp.zeros_like(lam)
     slopes = jax.vmap(lambda v, g: jax.grad(loss)(origin, k, v, weight, lam, g, H), in_axes=(1, 1), out_axes=1)(v, G)
-    curvature = jax.hessian(loss)(origin, k, v[:, 0], weight, lam, G[:, 0], H)  # of v and G it does not depend
+    curvature = jax.hessian(loss)(origin, k, weight, weight, lam, lam, H)  # whatever v and g are
     return jnp.linalg.solve(curvature, -slopes)
 
 
