@@ -824,7 +824,7 @@ claim(
 #
 # The proof of section 3 rests on right angles. Once CG has nailed a large eigenvalue, every rounding lets a little of that direction back in; it grows, and must be removed again. This can be seen: the polynomial of the float32 run spends a second, third and fourth zero on the *same* outlier [C04.19]. Each of them is a step.
 #
-# **A float32 count is good to one step.** Scaling $q$ by a power of two changes nothing, but rounding it anew in the last bit moves a count by one.
+# **A float32 count is good to a step or so.** Scaling $q$ by a power of two changes nothing, but rounding it anew in the last bit moves a count by one, and another processor, which adds in another order, may move one by more.
 #
 # <details><summary>How to read the zeros off a run</summary>
 #
@@ -1453,7 +1453,7 @@ for (group, head), m, steps in zip(my_names, my_spectra, my_counts, strict=True)
     )
 
 # %% [markdown]
-# (At the last token a count may differ by one from the table above: the sums over tokens ran in another order, and a float32 count is good to one step.)
+# (At the last token a count may differ by one from the table above: the sums over tokens ran in another order, and a float32 count is good to a step or so.)
 #
 # **Exercise 04.4 ★ Plan a budget.** Write `cap(mu, eps)`: from the eigenvalues of a head alone, a number of steps after which exact CG is sure to have reached $\varepsilon$. Make it as small as you can with this notebook's formulas.
 #

@@ -19,6 +19,10 @@ CODE = "\n".join(
     if path.relative_to(ROOT / "ttt_teach").parts[0] not in ("ledger", "site")
 )
 
+# Where the last bit decides, another processor draws other numbers: step counts in float32 are good to a few steps,
+# float32 residuals to some per cent of the largest, and CG on an indefinite matrix goes where it likes.
+ROUNDED = {"F04c.csv": 0.1, "F04d.csv": 1.0, "F04f.csv": 0.15, "F04g.csv": 0.15}
+
 each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.name)
 
 
@@ -100,7 +104,8 @@ def figures(folder: Path) -> dict[str, str]:
 def test_the_figures_are_what_the_notebooks_draw(site):
     committed, fresh = figures(ROOT / "figures"), figures(site / "figures")
     assert committed.keys() == fresh.keys()
-    moved = {name: drift(committed[name], fresh[name]) for name in fresh if name.endswith(".csv")}
+    data = [name for name in fresh if name.endswith(".csv")]
+    moved = {name: drift(committed[name], fresh[name], ROUNDED.get(name, 1e-6)) for name in data}
     assert {name: found for name, found in moved.items() if found} == {}
 
 
