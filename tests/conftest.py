@@ -27,8 +27,10 @@ os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable
 jax.devices()
 del os.environ["XLA_FLAGS"]
 
-# And what was compiled once is kept for the next run.
-jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax"))
+# And what was compiled once is kept for the next run. Each process has its own: a file that one is writing would
+# reach the other half done.
+worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax" / worker))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -14,6 +14,7 @@ from tests.rules.golden import check_close
 from ttt_teach.tasks import unit
 
 LENGTHS = (0, 1, 2, 7, 63, 64, 65, 130)
+CHUNKS = (1, 5, 16, 64)
 
 
 class Contract:
@@ -40,8 +41,8 @@ class Contract:
     def draw_state(self, rng, B, H, K, V):
         return rng.normal(size=(B, H, K, V))
 
-    def call(self, args, form):
-        return type(self).rule(**args, form=form)
+    def call(self, args, form, **options):
+        return type(self).rule(**args, form=form, **options)
 
     def decays(self):
         return (None, "head", "channel") if self.per_channel else (None, "head")
@@ -59,14 +60,15 @@ class Contract:
             V=st.integers(1, 5),
             decay=st.sampled_from(self.decays()),
             with_state=st.booleans(),
+            chunk=st.sampled_from(CHUNKS),
         )
-        def agree(seed, B, T, H, K, V, decay, with_state):
+        def agree(seed, B, T, H, K, V, decay, with_state, chunk):
             args = self.draw(seed, B=B, T=T, H=H, K=K, V=V, decay=decay)
             args["state"] = args["state"] if with_state else None
             want_o, want_state = self.call(args, "definition")
             assert want_o.shape == (B, T, H, V)
             for form in self.forms[1:]:
-                o, state = self.call(args, form)
+                o, state = self.call(args, form, chunk=chunk)
                 check_close(form, o, want_o, 1e-11)
                 jax.tree.map(partial(check_close, form, tol=1e-11), state, want_state)
 
@@ -83,7 +85,7 @@ class Contract:
             weigh = np.random.default_rng(4).normal(size=args["v"].shape)
 
             def loss(args, form, weigh=weigh):
-                o, state = self.call(args, form)
+                o, state = self.call(args, form, chunk=5)
                 return jnp.sum(o * weigh) + sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(state))
 
             slopes = jax.jit(jax.grad(loss), static_argnames="form")
@@ -204,8 +206,11 @@ class Contract:
         refuses(r"q has dtype int32; expected a floating", q=np.ones((2, 5, 3, 4), np.int32))
         refuses(r"log_decay holds 0.5; expected log_decay <= 0", log_decay=np.full((2, 5, 3), 0.5))
         refuses(r"log_decay has shape \[2, 5\]", log_decay=np.zeros((2, 5)))
-        with pytest.raises(ValueError, match="form is 'fast'; .* has 'definition', 'recurrent' and 'auto'"):
+        with pytest.raises(ValueError, match=f"form is 'fast'; .* has {', '.join(map(repr, self.forms))} and 'auto'"):
             self.call(args, "fast")
+        for wrong in (0, -64, 2.5, True, None):
+            with pytest.raises(ValueError, match=f"chunk is {wrong}; expected a whole number of tokens >= 1"):
+                self.call(args, "auto", chunk=wrong)
 
     def test_nan_is_named_while_debugging(self):
         args = self.draw(17)

@@ -4,6 +4,8 @@ A form is written for one head (``q`` is ``[T, K]``) and in one precision, float
 on the way in, spreads the form over batch and heads, and gives the output back in the dtype of ``v``.
 """
 
+import inspect
+import numbers
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -74,6 +76,13 @@ def number(name: str, value: ArrayLike) -> ArrayLike:
     return value
 
 
+def length(name: str, value: int) -> int:
+    """A number of tokens, at least 1, as plain data: it decides shapes."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
+        raise ValueError(f"{name} is {value!r}; expected a whole number of tokens >= 1")
+    return int(value)
+
+
 def per_channel(log_decay: Array | None, size: SimpleNamespace) -> Array:
     """log_decay as ``[B, T, H, 1]`` (one per head, zeros if None) or ``[B, T, H, K]`` (one per key channel)."""
     if log_decay is None:
@@ -90,19 +99,28 @@ def pick(rule: str, forms: Mapping[str, Callable], form: str) -> Callable:
     return forms[name]
 
 
-@partial(jax.jit, static_argnames=("form", "static"))
-def each_head(form: Callable, tokens: tuple, states: tuple, heads: tuple = (), static: tuple = ()) -> tuple:
-    """``form(*tokens, *heads, *states, *static) -> (o, state)`` for every head, where the form sees one head of each.
+def each_head(form: Callable, tokens: tuple, states: tuple, heads: tuple = (), **options) -> tuple:
+    """``form(*tokens, *heads, *states, **options) -> (o, state)`` for every head, where the form sees one head of each.
 
-    tokens ``[B, T, H, ...]`` become ``[T, ...]``, heads ``[H, ...]`` become ``[...]``, states ``[B, H, ...]`` likewise;
-    static is plain data. Compiled once per form, shapes and static.
+    tokens ``[B, T, H, ...]`` become ``[T, ...]``, heads ``[H, ...]`` become ``[...]``, states ``[B, H, ...]`` likewise.
+    Options are plain data, hashable; a form gets those its signature names. Compiled once per form, shapes and options.
     """
+    takes = inspect.signature(form).parameters
+    return _spread(form, tokens, heads, states, tuple((n, x) for n, x in options.items() if n in takes))
+
+
+@partial(jax.jit, static_argnames=("form", "options"))
+def _spread(form, tokens, heads, states, options):
     t, h, s = len(tokens), len(heads), len(states)
     over_heads = jax.vmap(
-        lambda *arrays: form(*arrays, *static), in_axes=(1,) * t + (0,) * h + (0,) * s, out_axes=(1, 0)
+        lambda *arrays: form(*arrays, **dict(options)),
+        in_axes=(1,) * t + (0,) * h + (0,) * s,
+        out_axes=(1, 0),
+        axis_name="heads",
     )
-    over_batch = jax.vmap(over_heads, in_axes=(0,) * t + (None,) * h + (0,) * s)
-    return over_batch(*tokens, *heads, *states)
+    over_batch = jax.vmap(over_heads, in_axes=(0,) * t + (None,) * h + (0,) * s, axis_name="batch")
+    with jax.default_matmul_precision("highest"):  # float32 means float32, also where a GPU would round to 11 bits
+        return over_batch(*tokens, *heads, *states)
 
 
 def start(state: Array | None, *shape: int, dtype) -> Array:

@@ -4,10 +4,11 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ttt_teach.rules import door
+from ttt_teach.rules.delta.chunk import chunkwise
 from ttt_teach.rules.delta.definition import definition
 from ttt_teach.rules.delta.recurrent import recurrent
 
-FORMS = {"definition": definition, "recurrent": recurrent}
+FORMS = {"definition": definition, "recurrent": recurrent, "chunk": chunkwise}
 
 
 def delta(
@@ -21,6 +22,7 @@ def delta(
     scale: float = 1.0,
     state: ArrayLike | None = None,
     form: str = "auto",
+    chunk: int = 64,
 ) -> tuple[Array, Array]:
     """S_t = S' + beta_t w_t (v_t - S'' k_t)' with S' = gamma_t S_{t-1}; o_t = S_t' (scale q_t) (MesaNet Eq. 3).
 
@@ -57,5 +59,6 @@ def delta(
         run,
         tokens=(x.q * door.number("scale", scale), x.k, x.v, x.beta, write_key, door.per_channel(x.log_decay, size)),
         states=(door.start(x.state, size.B, size.H, size.K, size.V, dtype=size.dtype),),
+        chunk=door.length("chunk", chunk),
     )
     return door.leave(o, v), S

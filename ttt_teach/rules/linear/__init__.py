@@ -4,10 +4,11 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ttt_teach.rules import door
+from ttt_teach.rules.linear.chunk import chunkwise
 from ttt_teach.rules.linear.definition import definition
 from ttt_teach.rules.linear.recurrent import recurrent
 
-FORMS = {"definition": definition, "recurrent": recurrent}
+FORMS = {"definition": definition, "recurrent": recurrent, "chunk": chunkwise}
 
 
 def linear(
@@ -19,6 +20,7 @@ def linear(
     scale: float = 1.0,
     state: ArrayLike | None = None,
     form: str = "auto",
+    chunk: int = 64,
 ) -> tuple[Array, Array]:
     """o_t = S_t' (scale q_t) with S_t = gamma_t S_{t-1} + k_t v_t' (MesaNet Eqs. 1-2, beta taken into v).
 
@@ -52,5 +54,6 @@ def linear(
         run,
         tokens=(x.q * door.number("scale", scale), x.k, x.v, door.per_channel(x.log_decay, size)),
         states=(door.start(x.state, size.B, size.H, size.K, size.V, dtype=size.dtype),),
+        chunk=door.length("chunk", chunk),
     )
     return door.leave(o, v), S

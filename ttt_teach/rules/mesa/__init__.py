@@ -92,6 +92,6 @@ def mesa(
             door.start(x.G, size.B, size.H, size.K, size.V, dtype=size.dtype),
             door.start(x.H, size.B, size.H, size.K, size.K, dtype=size.dtype),
         ),
-        static=(solver,),
+        solver=solver,
     )
     return door.leave(o, v), MesaState(G, H)

@@ -6,7 +6,6 @@ from jax import Array
 from jaxtyping import Float
 
 from ttt_teach.rules.retention import retention
-from ttt_teach.solvers import CG
 
 
 def loss(
@@ -51,9 +50,8 @@ def definition(
     lam: Float[Array, " K"],
     G: Float[Array, "K V"],
     H: Float[Array, "K K"],
-    solver: CG,
 ) -> tuple[Float[Array, "T V"], tuple[Float[Array, "K V"], Float[Array, "K K"]]]:
-    """o_t = Phi_t q_t for every t, each from all pairs up to t. Nothing is iterated: ``solver`` is not used."""
+    """o_t = Phi_t q_t for every t, each from all pairs up to t. Nothing is iterated."""
 
     def weights(t):
         ζ, ζ0 = retention(log_decay, t)

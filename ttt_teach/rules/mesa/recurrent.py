@@ -26,6 +26,7 @@ def recurrent(
     lam: Float[Array, " K"],
     G: Float[Array, "K V"],
     H: Float[Array, "K K"],
+    *,
     solver: CG,
 ) -> tuple[Float[Array, "T V"], tuple[Float[Array, "K V"], Float[Array, "K K"]]]:
     """G_t = gamma G + beta k v', H_t = gamma H + beta k k', then o_t = G_t' (H_t + diag(lam))^-1 q_t (Eqs. 7-8)."""
