@@ -179,6 +179,23 @@ class Contract:
         o, _ = self.call(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), args), form)
         check_close("o", o, self.call(args, "definition")[0], 1e-5)
 
+    def test_collinear_keys(self, form):
+        """130 tokens whose keys differ by one percent, in float32."""
+        args = self.draw(18, T=130, K=8)
+        args["k"] = unit(1 + 0.01 * args["k"])
+        o, _ = self.call(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), args), form)
+        check_close("o", o, self.call(args, "definition")[0], 1e-5)
+
+    def test_long_keys_in_half_precision(self, form):
+        """Keys of length 4 in float16, with a write strength that suits them."""
+        args = self.draw(19, T=33)
+        args["k"] = 4 * args["k"]
+        if "beta" in args:
+            args["beta"] = args["beta"] / 16
+        args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float16), args)
+        want, _ = self.call(jax.tree.map(lambda x: x.astype(jnp.float64), args), "definition")
+        check_close("o", self.call(args, form)[0], want, 2e-3)
+
     def test_zero_keys_write_nothing(self, form):
         args = self.draw(14)
         args["k"] = np.zeros_like(args["k"])

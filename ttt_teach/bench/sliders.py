@@ -1,27 +1,19 @@
-"""Milliseconds of Python that one move of a slider costs: `python -m ttt_teach.bench [NOTEBOOK.py ...]`.
-
-Runs every notebook as a plain script, then moves the sliders of each explorer it made, one step at a time.
-"""
+"""What one move of a slider costs: every notebook is run as a plain script, then its sliders are moved step by step."""
 
 import contextlib
-import datetime
 import io
-import platform
 import random
 import runpy
 import statistics
-import sys
 import time
 from pathlib import Path
 
-import jax
 import matplotlib
 
 from ttt_teach.explore import EXPLORED
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 MOVES = 30
-TARGET = 100  # ms
 
 
 def milliseconds(explorer):
@@ -46,18 +38,11 @@ def run(notebook):
     return dict(EXPLORED)
 
 
-def main(names):
+def rows(notebooks=None):
+    """Milliseconds of Python that one move of a slider costs: 30 moves each, to stay under 100 ms."""
     matplotlib.use("agg")
-    notebooks = [Path(name).resolve() for name in names] or sorted(NOTEBOOKS.glob("*.py"))
-    device = jax.devices()[0].device_kind
-    versions = f"Python {platform.python_version()}, jax {jax.__version__}, mpl {matplotlib.__version__}"
-    print(f"{datetime.date.today()}, {device}, {versions}; {MOVES} moves each, target {TARGET} ms\n")
-    print(f"{'notebook':28}figure  median  worst (ms)")
-    for notebook in notebooks:
+    yield f"{'notebook':28}figure  median  worst"
+    for notebook in notebooks or sorted(NOTEBOOKS.glob("*.py")):
         for figure, explorer in run(notebook).items():
             times = milliseconds(explorer)
-            print(f"{notebook.stem:28}{figure:6}{statistics.median(times):8.0f}{max(times):7.0f}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+            yield f"{notebook.stem:28}{figure:6}{statistics.median(times):8.0f}{max(times):7.0f}"

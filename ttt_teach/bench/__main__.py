@@ -1,0 +1,32 @@
+"""Print the tables asked for, or all; a claim about speed is a ratio within one of them."""
+
+import argparse
+import datetime
+import os
+import platform
+
+import jax
+
+from ttt_teach.bench import rules, sliders
+
+TABLES = {"rules": rules.rows, "sliders": sliders.rows}
+
+
+def main(names=None):
+    parser = argparse.ArgumentParser(prog="python -m ttt_teach.bench", description=__doc__)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}; all if none is named")
+    wanted = parser.parse_args(names).tables
+    if unknown := [name for name in wanted if name not in TABLES]:
+        parser.error(f"{unknown[0]} is no table; expected {', '.join(TABLES)}")
+    device, cores = jax.devices()[0].device_kind, len(os.sched_getaffinity(0))
+    print(
+        f"{datetime.date.today()}, {device}, {cores} cores, Python {platform.python_version()}, jax {jax.__version__}"
+    )
+    for name in wanted or TABLES:
+        print(f"\n{TABLES[name].__doc__}\n")
+        for row in TABLES[name]():
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""How time and memory are measured."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import jax
+
+
+def race(runs: Mapping[str, Callable], rounds: int = 7) -> dict[str, float]:
+    """Milliseconds of each run, in turn, ``rounds`` times over; the least counts, as what disturbs only ever adds."""
+    for run in runs.values():
+        jax.block_until_ready(run())  # compiles
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(rounds):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            best[name] = min(best[name], 1e3 * (time.perf_counter() - start))
+    return best
+
+
+def peak_bytes(f: Callable, *args) -> int:
+    """What the compiled f needs at most at one time, its arguments and results included."""
+    return jax.jit(f).lower(*args).compile().memory_analysis().peak_memory_in_bytes
+
+
+def nbytes(tree) -> int:
+    return sum(x.nbytes for x in jax.tree.leaves(tree))
