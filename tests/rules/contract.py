@@ -1,4 +1,7 @@
-"""What every rule owes in every form. A rule inherits :class:`Contract`, names itself, and gets all of it."""
+"""What every rule owes in every form. A rule inherits a class of this file, names itself, and gets all of it.
+
+:class:`Common` holds for every rule, :class:`Contract` adds what a rule with ``log_decay`` owes.
+"""
 
 import itertools
 from functools import partial
@@ -17,12 +20,17 @@ LENGTHS = (0, 1, 2, 7, 63, 64, 65, 130)
 CHUNKS = (1, 5, 16, 64)
 
 
-class Contract:
-    """Subclasses set ``rule`` (the public function), ``forms``, and may change :meth:`draw` and :meth:`call`."""
+class Common:
+    """Subclasses set ``rule`` (the public function), ``forms``, and may change :meth:`draw` and :meth:`call`.
+
+    A rule that takes other arguments says which of them are the values (the output has their shape and dtype) and
+    in which it is linear. ``call`` gives ``(o, ())`` for a rule without a state.
+    """
 
     rule = None
     forms: tuple[str, ...] = ()
-    per_channel = True  # whether log_decay may be [B, T, H, K]
+    values = "v"
+    linear_in: tuple[str, ...] = ("q", "v")
 
     def draw(self, seed=0, *, B=1, T=12, H=2, K=4, V=3, decay="head"):
         """Arguments by name; ``decay`` is None, "head" or "channel". Keys are unit length."""
@@ -33,7 +41,7 @@ class Contract:
             "v": rng.normal(size=(B, T, H, V)),
             "state": self.draw_state(rng, B, H, K, V),
         }
-        if decay:
+        if decay and decay in self.decays():
             shape = (B, T, H) if decay == "head" else (B, T, H, K)
             args["log_decay"] = np.log(rng.uniform(0.5, 1, shape))
         return args
@@ -45,7 +53,7 @@ class Contract:
         return type(self).rule(**args, form=form, **options)
 
     def decays(self):
-        return (None, "head", "channel") if self.per_channel else (None, "head")
+        return (None,)
 
     # -- forms -----------------------------------------------------------------------------------------------------
 
@@ -64,9 +72,10 @@ class Contract:
         )
         def agree(seed, B, T, H, K, V, decay, with_state, chunk):
             args = self.draw(seed, B=B, T=T, H=H, K=K, V=V, decay=decay)
-            args["state"] = args["state"] if with_state else None
+            if not with_state:
+                args["state"] = None
             want_o, want_state = self.call(args, "definition")
-            assert want_o.shape == (B, T, H, V)
+            assert want_o.shape == args[self.values].shape
             for form in self.forms[1:]:
                 o, state = self.call(args, form, chunk=chunk)
                 check_close(form, o, want_o, 1e-11)
@@ -82,7 +91,7 @@ class Contract:
     def test_gradients_agree(self):
         for decay, form in itertools.product(self.decays(), self.forms[1:]):
             args = self.draw(3, decay=decay)
-            weigh = np.random.default_rng(4).normal(size=args["v"].shape)
+            weigh = np.random.default_rng(4).normal(size=args[self.values].shape)
 
             def loss(args, form, weigh=weigh):
                 o, state = self.call(args, form, chunk=5)
@@ -133,6 +142,12 @@ class Contract:
         got, _ = jax.jit(jax.vmap(lambda args: self.call(args, form)))(twice)
         check_close("jit vmap", got[1], want, 1e-13)
 
+    def test_arguments_from_outside_a_jit(self):
+        """Arrays that a jitted function closes over have values, and are checked as such."""
+        args = jax.tree.map(jnp.asarray, self.draw(8))
+        got, _ = jax.jit(lambda x: self.call(args | {self.values: x}, "auto"))(args[self.values])
+        check_close("jit", got, self.call(args, "auto")[0], 1e-13)
+
     # -- precision -------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(("dtype", "tol"), [("float32", 1e-5), ("bfloat16", 1e-2), ("float16", 2e-3)])
@@ -147,15 +162,81 @@ class Contract:
         jax.tree.map(lambda x, w: check_close("state", x, w, 1e-5), state, want_state)
 
     @pytest.mark.parametrize("scale", [1e-4, 1e4])
-    def test_scales_of_q_and_v(self, form, scale):
-        """Every rule is linear in q, and linear in (v, state) together: the same to rounding at any size."""
+    def test_scales(self, form, scale):
+        """Every rule is linear in q where it has one, and in (v, state) together: the same to rounding at any size."""
         args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.draw(10, T=33) | {"state": None})
         want, _ = self.call(args, form)
-        for name in ("q", "v"):
+        for name in self.linear_in:
             got, _ = self.call(args | {name: args[name] * scale}, form)
             check_close(name, got / scale, want, 3e-6)
 
     # -- extremes --------------------------------------------------------------------------------------------------
+
+    def test_zero_keys_write_nothing(self, form):
+        args = self.draw(14)
+        args["k"] = np.zeros_like(args["k"])
+        args["state"] = None
+        o, state = self.call(args, form)
+        assert not np.any(o) and not any(np.any(x) for x in jax.tree.leaves(state))
+
+    def test_collinear_keys(self, form):
+        """130 tokens whose keys differ by one percent, in float32."""
+        args = self.draw(18, T=130, K=8)
+        args["k"] = unit(1 + 0.01 * args["k"])
+        o, _ = self.call(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), args), form)
+        check_close("o", o, self.call(args, "definition")[0], 1e-5)
+
+    def test_long_keys_in_half_precision(self, form):
+        """Keys of length 4 in float16, with a write strength that suits them."""
+        args = self.draw(19, T=33)
+        args["k"] = 4 * args["k"]
+        if "beta" in args:
+            args["beta"] = args["beta"] / 16
+        args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float16), args)
+        want, _ = self.call(jax.tree.map(lambda x: x.astype(jnp.float64), args), "definition")
+        check_close("o", self.call(args, form)[0], want, 2e-3)
+
+    def test_all_zero_upstream(self, form):
+        args = self.draw(15)
+        slopes = jax.jit(jax.grad(lambda args: jnp.sum(0 * self.call(args, form)[0])))(args)
+        assert not any(np.any(x) for x in jax.tree.leaves(slopes))
+
+    # -- bad input -------------------------------------------------------------------------------------------------
+
+    def test_bad_input_is_named(self):
+        args = self.draw(16, B=2, T=5, H=3, K=4, V=2)
+
+        def refuses(message, **changed):
+            with pytest.raises(ValueError, match=message):
+                self.call(args | changed, "auto")
+
+        refuses(r"k has shape \[2, 5, 3, 3\]; expected \[B, T, H, K\] with K = 4", k=args["k"][..., :3])
+        refuses(r"k has shape \[2, 4, 3, 4\].* with T = 5", k=args["k"][:, :4])
+        refuses(r"v has shape \[5, 3, 2\]; expected \[B, T, H, V\]", v=args["v"][0])
+        refuses(r"q has dtype int32; expected a floating", q=np.ones((2, 5, 3, 4), np.int32))
+
+    def test_a_bad_form_or_chunk_is_named(self):
+        args = self.draw(16)
+        with pytest.raises(ValueError, match=f"form is 'fast'; .* has {', '.join(map(repr, self.forms))} and 'auto'"):
+            self.call(args, "fast")
+        for wrong in (0, -64, 2.5, True, None):
+            with pytest.raises(ValueError, match=f"chunk is {wrong}; expected a whole number of tokens >= 1"):
+                self.call(args, "auto", chunk=wrong)
+
+    def test_nan_is_named_while_debugging(self):
+        args = self.draw(17)
+        args[self.values][0, 3] = np.nan
+        with jax.debug_nans(True), pytest.raises(ValueError, match=f"{self.values} holds NaN"):
+            self.call(args, "auto")
+
+
+class Contract(Common):
+    """A rule that forgets: ``log_decay`` per head, and unless ``per_channel`` is False per key channel too."""
+
+    per_channel = True
+
+    def decays(self):
+        return (None, "head", "channel") if self.per_channel else (None, "head")
 
     def test_decay_of_zero_forgets_everything(self, form):
         """log_decay = -inf is a reset: what follows does not see what came before, and nothing is NaN."""
@@ -179,58 +260,11 @@ class Contract:
         o, _ = self.call(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), args), form)
         check_close("o", o, self.call(args, "definition")[0], 1e-5)
 
-    def test_collinear_keys(self, form):
-        """130 tokens whose keys differ by one percent, in float32."""
-        args = self.draw(18, T=130, K=8)
-        args["k"] = unit(1 + 0.01 * args["k"])
-        o, _ = self.call(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), args), form)
-        check_close("o", o, self.call(args, "definition")[0], 1e-5)
-
-    def test_long_keys_in_half_precision(self, form):
-        """Keys of length 4 in float16, with a write strength that suits them."""
-        args = self.draw(19, T=33)
-        args["k"] = 4 * args["k"]
-        if "beta" in args:
-            args["beta"] = args["beta"] / 16
-        args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float16), args)
-        want, _ = self.call(jax.tree.map(lambda x: x.astype(jnp.float64), args), "definition")
-        check_close("o", self.call(args, form)[0], want, 2e-3)
-
-    def test_zero_keys_write_nothing(self, form):
-        args = self.draw(14)
-        args["k"] = np.zeros_like(args["k"])
-        args["state"] = None
-        o, state = self.call(args, form)
-        assert not np.any(o) and not any(np.any(x) for x in jax.tree.leaves(state))
-
-    def test_all_zero_upstream(self, form):
-        args = self.draw(15)
-        slopes = jax.jit(jax.grad(lambda args: jnp.sum(0 * self.call(args, form)[0])))(args)
-        assert not any(np.any(x) for x in jax.tree.leaves(slopes))
-
-    # -- bad input -------------------------------------------------------------------------------------------------
-
-    def test_bad_input_is_named(self):
-        args = self.draw(16, B=2, T=5, H=3, K=4, V=2)
-
-        def refuses(message, **changed):
+    def test_a_bad_decay_is_named(self):
+        args = self.draw(16)
+        for wrong, message in (
+            (np.full((1, 12, 2), 0.5), "log_decay holds 0.5; expected log_decay <= 0"),
+            (np.zeros((1, 12)), r"log_decay has shape \[1, 12\]"),
+        ):
             with pytest.raises(ValueError, match=message):
-                self.call(args | changed, "auto")
-
-        refuses(r"k has shape \[2, 5, 3, 3\]; expected \[B, T, H, K\] with K = 4", k=args["k"][..., :3])
-        refuses(r"k has shape \[2, 4, 3, 4\].* with T = 5", k=args["k"][:, :4])
-        refuses(r"v has shape \[5, 3, 2\]; expected \[B, T, H, V\]", v=args["v"][0])
-        refuses(r"q has dtype int32; expected a floating", q=np.ones((2, 5, 3, 4), np.int32))
-        refuses(r"log_decay holds 0.5; expected log_decay <= 0", log_decay=np.full((2, 5, 3), 0.5))
-        refuses(r"log_decay has shape \[2, 5\]", log_decay=np.zeros((2, 5)))
-        with pytest.raises(ValueError, match=f"form is 'fast'; .* has {', '.join(map(repr, self.forms))} and 'auto'"):
-            self.call(args, "fast")
-        for wrong in (0, -64, 2.5, True, None):
-            with pytest.raises(ValueError, match=f"chunk is {wrong}; expected a whole number of tokens >= 1"):
-                self.call(args, "auto", chunk=wrong)
-
-    def test_nan_is_named_while_debugging(self):
-        args = self.draw(17)
-        args["v"][0, 3] = np.nan
-        with jax.debug_nans(True), pytest.raises(ValueError, match="v holds NaN"):
-            self.call(args, "auto")
+                self.call(args | {"log_decay": wrong}, "auto")

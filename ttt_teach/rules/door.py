@@ -64,7 +64,8 @@ def require(name: str, x: Array | None, holds: Callable[[Array], Array], expecte
     """Raise ValueError unless every known entry of x satisfies ``holds``; the message shows the first that does not."""
     if x is None or not known(x):
         return
-    wrong = x[~holds(x)]
+    with jax.ensure_compile_time_eval():  # under jit too, where an array from outside still has its values
+        wrong = x[~holds(x)]
     if wrong.size:
         raise ValueError(f"{name} holds {float(wrong[0]):g}; expected {expected}")
 
