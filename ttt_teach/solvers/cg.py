@@ -37,15 +37,24 @@ class CG:
     def __post_init__(self):
         _check(self.max_steps, self.tol)
 
-    def __call__(self, matvec: Matvec, b: Float[Array, " D"]) -> Float[Array, " D"]:
-        return cg(matvec, b, max_steps=self.max_steps, tol=self.tol)
+    def __call__(self, matvec: Matvec, b: Float[Array, " D"], precondition: Matvec | None = None) -> Float[Array, " D"]:
+        return cg(matvec, b, max_steps=self.max_steps, tol=self.tol, precondition=precondition)
+
+
+@dataclasses.dataclass(frozen=True)
+class PCG(CG):
+    """CG with a preconditioner, which whoever states the system must supply: an approximation of A^-1, as a product.
+
+    It starts from zero as CG does, so |r_0| is |b| and ``tol`` asks for the same residual. M b would be no better a
+    start: the first step from zero goes along M b too, and as far as is best. With M = A^-1 one step is enough.
+    """
 
 
 class _Iterate(NamedTuple):
     x: Float[Array, " D"]
     r: Float[Array, " D"]  # residual b - A x, by recurrence
-    p: Float[Array, " D"]  # direction
-    rz: Float[Array, ""]  # r . M r, with M the preconditioner
+    p: Float[Array, " D"]  # direction of the step to here
+    rz: Float[Array, ""]  # r . M r before that step, with M the preconditioner
 
 
 def cg(
@@ -63,9 +72,10 @@ def cg(
     ``max_steps=None`` the cap is 10 D: exact arithmetic ends in D steps, so a tolerance that is still unmet
     then is below what the precision can reach. In any case it stops once |r_j| <= eps^2 |r_0|, with eps the
     machine epsilon of b: the carried residual is then far below the rounding errors of the true one, and
-    going on would divide one underflow by another. ``precondition`` applies an approximation of A^-1.
-    A NaN or infinity in A, b or x0 gives NaN. One matvec a step. Not differentiable in reverse (a loop that
-    stops by itself): wrap it in ``jax.lax.custom_linear_solve``, as ``rules.mesa`` does.
+    going on would divide one underflow by another. ``precondition`` applies an approximation of A^-1, symmetric
+    and positive definite. A NaN or infinity in A, b or x0 gives NaN. One matvec a step, and one for an x0. Not
+    differentiable in reverse (a loop that stops by itself): wrap it in ``jax.lax.custom_linear_solve``, as
+    ``rules.mesa`` does.
 
     Args: b ``[D]``, float32 or float64; x0 ``[D]``, zeros if None; max_steps, tol static.
 
@@ -73,8 +83,8 @@ def cg(
     """
     _check(max_steps, tol)
     precondition = precondition or (lambda r: r)
-    b, x, unit = _scaled(b, x0)
-    start = _start(matvec, precondition, b, x)
+    b, x0, unit = _scaled(b, x0)
+    start = _start(matvec, b, x0)
     goal = _goal(tol, start)
     cap = 10 * len(b) if max_steps is None else max_steps
 
@@ -83,7 +93,7 @@ def cg(
         return (j < cap) & (jnp.linalg.norm(s.r) > goal)
 
     _, last = jax.lax.while_loop(unfinished, lambda c: (c[0] + 1, _step(matvec, precondition, c[1])), (0, start))
-    return unit * last.x
+    return unit * _answer(last)
 
 
 def cg_trace(
@@ -100,17 +110,17 @@ def cg_trace(
     if max_steps is None:
         raise ValueError("max_steps is None; expected a number of steps to keep")
     precondition = precondition or (lambda r: r)
-    b, x, unit = _scaled(b, x0)
-    start = _start(matvec, precondition, b, x)
+    b, x0, unit = _scaled(b, x0)
+    start = _start(matvec, b, x0)
     goal = _goal(tol, start)
 
     def advance(s, _):
         live = jnp.linalg.norm(s.r) > goal
         s = jax.tree.map(lambda new, old: jnp.where(live, new, old), _step(matvec, precondition, s), s)
-        return s, (s.x, jnp.linalg.norm(s.r), live)
+        return s, (_answer(s), jnp.linalg.norm(s.r), live)
 
     _, (x, recurred, live) = jax.lax.scan(advance, start, length=max_steps)
-    x = jnp.concatenate([start.x[None], x])
+    x = jnp.concatenate([_answer(start)[None], x])
     recurred = jnp.concatenate([jnp.linalg.norm(start.r)[None], recurred])
     residual = jax.vmap(lambda x: jnp.linalg.norm(b - matvec(x)))(x)
     return CGTrace(unit * x, unit * residual, unit * recurred, live.sum())
@@ -126,11 +136,15 @@ def steps_to(residual: Float[ArrayLike, "... S1"], tol: float) -> Int[np.ndarray
     return np.where(below.any(-1), below.argmax(-1), residual.shape[-1] - 1)
 
 
-def _start(matvec, precondition, b, x) -> _Iterate:
-    r = b - matvec(x)
-    x = jnp.where(jnp.isfinite(r).all(), x, jnp.nan)  # or a loop that never starts would return x0 as the answer
-    z = precondition(r)
-    return _Iterate(x, r, z, r @ z)
+def _start(matvec, b, x0) -> _Iterate:
+    """Before the first step there is no direction that the next one must be conjugate to."""
+    x, r = (jnp.zeros_like(b), b) if x0 is None else (x0, b - matvec(x0))
+    return _Iterate(x, r, jnp.zeros_like(b), jnp.ones((), b.dtype))
+
+
+def _answer(s: _Iterate) -> Float[Array, " D"]:
+    """x, or NaN where the residual is not finite: that ends the loop too, and is no answer."""
+    return jnp.where(jnp.isfinite(s.r).all(), s.x, jnp.nan)
 
 
 def _goal(tol, start: _Iterate) -> Float[Array, ""]:
@@ -139,13 +153,13 @@ def _goal(tol, start: _Iterate) -> Float[Array, ""]:
 
 
 def _step(matvec, precondition, s: _Iterate) -> _Iterate:
-    """Along p to where the error in the A-norm is least, then the next direction, A-conjugate to all before."""
-    Ap = matvec(s.p)
-    α = _ratio(s.rz, s.p @ Ap)
-    x, r = s.x + α * s.p, s.r - α * Ap
-    z = precondition(r)
-    rz = r @ z
-    return _Iterate(x, r, z + _ratio(rz, s.rz) * s.p, rz)
+    """The next direction, A-conjugate to all before, and along it to where the error in the A-norm is least."""
+    z = precondition(s.r)
+    rz = s.r @ z
+    p = z + _ratio(rz, s.rz) * s.p
+    Ap = matvec(p)
+    α = _ratio(rz, p @ Ap)
+    return _Iterate(s.x + α * p, s.r - α * Ap, p, rz)
 
 
 def _ratio(a, b):
@@ -161,13 +175,14 @@ def _scaled(b, x0):
     b = jnp.asarray(b)
     if b.ndim != 1 or not jnp.issubdtype(b.dtype, jnp.floating):
         raise ValueError(f"b is {b.dtype} of shape {list(b.shape)}; expected a float vector [D]")
-    x0 = jnp.zeros_like(b) if x0 is None else jnp.asarray(x0, b.dtype)
-    if x0.shape != b.shape:
+    x0 = None if x0 is None else jnp.asarray(x0, b.dtype)
+    if x0 is not None and x0.shape != b.shape:
         raise ValueError(f"x0 has shape {list(x0.shape)}; expected {list(b.shape)} as b")
-    _, exponent = jnp.frexp(jnp.max(jnp.abs(jnp.concatenate([b, x0])), initial=0))  # 0 for zeros
+    entries = b if x0 is None else jnp.concatenate([b, x0])
+    _, exponent = jnp.frexp(jnp.max(jnp.abs(entries), initial=0))  # 0 for zeros
     largest = jnp.finfo(b.dtype).maxexp - 3  # neither the unit nor its reciprocal may overflow
     unit = jnp.ldexp(jnp.ones((), b.dtype), jnp.clip(exponent, -largest, largest))
-    return b / unit, x0 / unit, unit
+    return b / unit, None if x0 is None else x0 / unit, unit
 
 
 def _check(max_steps, tol) -> None:

@@ -7,11 +7,12 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ttt_teach.rules import door
+from ttt_teach.rules.mesa.chunk import chunkwise
 from ttt_teach.rules.mesa.definition import definition
 from ttt_teach.rules.mesa.recurrent import recurrent
 from ttt_teach.solvers import CG
 
-FORMS = {"definition": definition, "recurrent": recurrent}
+FORMS = {"definition": definition, "recurrent": recurrent, "chunk": chunkwise}
 
 
 class MesaState(NamedTuple):
@@ -32,33 +33,44 @@ def mesa(
     solver: CG = CG(max_steps=30),  # noqa: B008 - plain frozen data
     state: MesaState | None = None,
     form: str = "auto",
+    chunk: int = 64,
 ) -> tuple[Array, MesaState]:
     """o_t = Phi_t q_t, where Phi_t minimises the weighted ridge loss over all pairs so far (MesaNet Eqs. 4-8).
 
     The loss is sum_{i<=t} zeta_ti beta_i |v_i - Phi k_i|^2 / 2 + Tr(Phi diag(lam) Phi') / 2, with zeta_ti the
-    product of the forget gates after i. lam does not decay. The gradient is that of the exact minimiser, by a
-    second solve with the same solver (MesaNet App. D): with too few steps both the output and the gradient are
-    approximations, and the gradient is not that of the truncated iteration.
+    product of the forget gates after i. lam does not decay.
+
+    The gradient is that of the exact minimiser, by a second solve with the same solver (MesaNet App. D). With too few
+    steps output and gradient are approximations of the exact ones, each as good as its own solve, and the gradient is
+    not that of the truncated iteration: a finite difference of the output will not confirm it.
+
+    ``PCG`` takes the inverses of recursive least squares to begin with. Without decay inside a chunk they are exact
+    and one step does; with zeta left of what was there before the chunk, the condition number is at most 1 / zeta. In
+    float32 it gives NaN once H + diag(lam), of condition number about 1e7, is no longer positive definite there; what
+    CG returns then is noise. For one token at a time PCG has its K^3 to pay for each of them, and CG is cheaper.
 
     Args:
         q, k: ``[B, T, H, K]``. v: ``[B, T, H, V]``.
         beta: weight of a pair, >= 0, ``[B, T, H]``.
         lam: ridge, > 0, ``[H, K]``.
         log_decay: log gamma, natural logarithm, <= 0, ``[B, T, H]``.
-        solver: how (H_t + diag(lam)) x = q_t is solved in the recurrent form.
+        solver: ``CG`` or ``PCG``: how (H_t + diag(lam)) x = q_t is solved in the other forms than the definition.
         state: statistics before the first token; zeros if None.
         form: ``"definition"`` (minimises the stated loss itself, T^2 K^2 + T K^3), ``"recurrent"``
-            (T K (K steps + V), a scan) or ``"auto"``.
+            (T K (K steps + V), a scan), ``"chunk"`` (T (K + 2 chunk) K steps, matrix products; with PCG each step
+            twice that, and T K^3 / chunk beside) or ``"auto"``.
+        chunk: tokens solved for at once in the chunk form.
 
     Returns:
         o ``[B, T, H, V]`` in the dtype of v; MesaState after the last token, float32 (float64 if any input is).
 
     Raises:
-        ValueError: a shape or dtype that disagrees, lam <= 0, beta < 0, log_decay > 0, an unknown form.
+        ValueError: a shape or dtype that disagrees, lam <= 0, beta < 0, log_decay > 0, another solver, a chunk below
+            1, an unknown form.
     """
     run = door.pick("mesa", FORMS, form)
     if not isinstance(solver, CG):
-        raise ValueError(f"solver is {solver!r}; expected CG(max_steps, tol)")
+        raise ValueError(f"solver is {solver!r}; expected CG(max_steps, tol) or PCG(max_steps, tol)")
     if state is not None and not (isinstance(state, tuple) and len(state) == 2):
         raise ValueError(f"state is a {type(state).__name__}; expected MesaState(G, H)")
     G, H = state or (None, None)
@@ -93,5 +105,6 @@ def mesa(
             door.start(x.H, size.B, size.H, size.K, size.K, dtype=size.dtype),
         ),
         solver=solver,
+        chunk=door.length("chunk", chunk),
     )
     return door.leave(o, v), MesaState(G, H)
