@@ -1,5 +1,6 @@
-"""Mesa: the stated loss has zero gradient at the answer; golden files; collinear keys, and any upstream scale."""
+"""Mesa: the stated loss has zero gradient at the answer; golden files; collinear keys, any upstream scale; PCG."""
 
+import re
 from functools import partial
 
 import jax
@@ -11,8 +12,15 @@ from tests.rules import golden
 from tests.rules.contract import Contract
 from ttt_teach import CG, MesaState, mesa
 from ttt_teach.rules.mesa import FORMS
+from ttt_teach.rules.mesa.chunk import chunkwise
+from ttt_teach.rules.mesa.precondition import Inverses
+from ttt_teach.solvers import PCG, cg_trace, steps_to
+from ttt_teach.tasks import unit
 
 EXACT = CG(max_steps=None, tol=1e-15)
+EXACT_PCG = PCG(max_steps=None, tol=1e-15)
+METHODS = [*((form, EXACT) for form in FORMS), ("chunk", EXACT_PCG)]
+METHOD_NAMES = [*FORMS, "chunk-PCG"]
 
 
 class TestMesa(Contract):
@@ -119,13 +127,13 @@ class TestMesa(Contract):
         refuses(
             r"G has shape .*; expected \[B, H, K, V\]", state=MesaState(np.zeros((1, 2, 3, 3)), np.zeros((1, 2, 4, 4)))
         )
-        refuses(r"solver is 30; expected CG", solver=30)
+        refuses(r"solver is 30; expected CG\(max_steps, tol\) or PCG\(max_steps, tol\)", solver=30)
 
 
-def run(form):
+def run(form, solver):
     def apply(q, k, v, beta, g, lamb, h_kk0=None, h_kv0=None):
         state = None if h_kk0 is None else MesaState(h_kv0, h_kk0)
-        o, (G, H) = mesa(q, k, v, beta, lamb, log_decay=g, solver=EXACT, state=state, form=form)
+        o, (G, H) = mesa(q, k, v, beta, lamb, log_decay=g, solver=solver, state=state, form=form)
         return {"o": o, "h_kv_t": G, "h_kk_t": H}
 
     return apply
@@ -134,33 +142,233 @@ def run(form):
 INPUTS = ("q", "k", "v", "beta", "g", "lamb", "h_kk0", "h_kv0")
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "solver"), METHODS, ids=METHOD_NAMES)
 @pytest.mark.parametrize("name", golden.read("mesa_exact"))
-def test_golden(name, form):
+def test_golden(name, form, solver):
     case = golden.read("mesa_exact")[name]
     if "dh_kk0" in case:  # H0 is symmetric, so only the symmetric part of its gradient means something
         case = case | {"dh_kk0": (case["dh_kk0"] + case["dh_kk0"].mT) / 2}
 
     def symmetric(h_kk0=None, **rest):
-        return run(form)(h_kk0=None if h_kk0 is None else (h_kk0 + h_kk0.mT) / 2, **rest)
+        return run(form, solver)(h_kk0=None if h_kk0 is None else (h_kk0 + h_kk0.mT) / 2, **rest)
 
     golden.check_case(case, symmetric, INPUTS)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "solver"), METHODS, ids=METHOD_NAMES)
 @pytest.mark.parametrize("name", [c for c in golden.read("mesa_cg") if c != "decode"])
-def test_golden_exact_solve(name, form):
+def test_golden_exact_solve(name, form, solver):
     """The exact outputs stored beside another library's iterates, whose additive guard is not reproduced here."""
     case = golden.read("mesa_cg")[name]
-    o = run(form)(**{n: case[n] for n in INPUTS if n in case})["o"]
+    o = run(form, solver)(**{n: case[n] for n in INPUTS if n in case})["o"]
     golden.check_close("o", o, case["o_exact"], 1e-10)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_golden_decode(form):
+@pytest.mark.parametrize(("form", "solver"), METHODS, ids=METHOD_NAMES)
+def test_golden_decode(form, solver):
     """One token at a time on a carried state."""
     case = golden.read("mesa_cg")["decode"]
     token = {n: case[n][:, None] for n in ("q", "k", "v", "beta", "g")}
-    found = run(form)(**token, lamb=case["lamb"], h_kk0=case["h_kk_prev"], h_kv0=case["h_kv_prev"])
+    found = run(form, solver)(**token, lamb=case["lamb"], h_kk0=case["h_kk_prev"], h_kv0=case["h_kv_prev"])
     golden.check_close("H", found["h_kk_t"], case["h_kk"], 1e-14)
     golden.check_close("G", found["h_kv_t"], case["h_kv"], 1e-14)
+
+
+# -- the chunk form and its two solvers --------------------------------------------------------------------------------
+
+draw = TestMesa().draw
+both = pytest.mark.parametrize("solver", [EXACT, EXACT_PCG], ids=["CG", "PCG"])
+
+
+def cast(args, dtype):
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), args)
+
+
+def direct(args, t):
+    """The exact output of every head at token t, in float64: no form, no solver, no G and no H."""
+    q, k, v, β, g = (np.asarray(args[n][0], float).swapaxes(0, 1) for n in ("q", "k", "v", "beta", "log_decay"))
+    after = np.flip(np.cumsum(np.flip(g[:, 1 : t + 1], 1), 1), 1)  # log zeta_ti for i < t
+    written = np.exp(np.pad(after, [(0, 0), (0, 1)])) * β[:, : t + 1]
+    k, kept = k[:, : t + 1], written[..., None] * k[:, : t + 1]
+    A = kept.mT @ k + np.asarray(args["lam"], float)[:, None] * np.eye(k.shape[-1])
+    return (v[:, : t + 1].mT @ (kept @ np.linalg.solve(A, q[:, t, :, None])))[..., 0]
+
+
+@both
+@pytest.mark.parametrize(("T", "chunk", "decay"), [(130, 64, "head"), (65, 16, None), (7, 5, "head"), (1, 64, "head")])
+def test_chunk_against_the_definition(T, chunk, decay, solver):
+    args = draw(40, B=2, T=T, decay=decay)
+    want, want_state = mesa(**args, form="definition")
+    got, state = mesa(**args, chunk=chunk, solver=solver)
+    golden.check_close("o", got, want, 1e-12)
+    jax.tree.map(lambda x, w: golden.check_close("state", x, w, 1e-13), state, want_state)
+
+
+def test_pcg_in_the_recurrent_form():
+    """A chunk of one, and M the inverse: one step."""
+    args = draw(41)
+    got, _ = mesa(**args, form="recurrent", solver=PCG(max_steps=1))
+    golden.check_close("o", got, mesa(**args, form="definition")[0], 1e-13)
+
+
+def test_one_preconditioned_step_is_exact_without_decay():
+    """Then M_t is the inverse; CG is far off after that step. Two chunks, so that there is a state to begin from."""
+    args = draw(42, T=70, K=8, decay=None)
+    want = mesa(**args, form="definition")[0]
+    golden.check_close("o", mesa(**args, solver=PCG(max_steps=1))[0], want, 1e-12)
+    assert np.abs(mesa(**args, solver=CG(max_steps=1))[0] - want).max() > 0.1 * np.abs(want).max()
+
+
+def test_decode_after_prefill():
+    """70 tokens at once, then one by one, as a model that generates does it; the default of form and chunk."""
+    args = draw(43, T=73) | {"state": None}
+    tokens = {n for n in args if n not in ("state", "lam")}
+    want, _ = mesa(**args, solver=EXACT_PCG)
+    _, state = mesa(**args | {n: args[n][:, :70] for n in tokens}, solver=EXACT_PCG)
+    for t in range(70, 73):
+        one = args | {n: args[n][:, t : t + 1] for n in tokens} | {"state": state}
+        o, state = mesa(**one, solver=EXACT_PCG)
+        golden.check_close("o", o[:, 0], want[:, t], 1e-13)
+
+
+@both
+@pytest.mark.parametrize(("dtype", "tol"), [("float64", 1e-10), ("float32", 2e-3)])
+def test_long_collinear_keys(dtype, tol, solver):
+    """4096 nearly equal keys, no forgetting, lam 0.25: condition number 16000, so float32 is good for 1e-3."""
+    args = draw(44, T=4096, H=1, K=16) | {"state": None}
+    args["k"] = unit(1 + 0.01 * args["k"])
+    args |= {"beta": np.ones((1, 4096, 1)), "lam": np.full((1, 16), 0.25), "log_decay": np.zeros((1, 4096, 1))}
+    args = cast(args, dtype)
+    k = np.asarray(args["k"][0, :, 0], float)
+    assert np.linalg.cond(k.T @ k + 0.25 * np.eye(16)) > 1.5e4
+    o, _ = mesa(**args, solver=solver if dtype == "float64" else type(solver)(max_steps=30))
+    for t in (63, 64, 2000, 4095):
+        golden.check_close("o", o[0, t], direct(args, t), tol)
+
+
+@both
+def test_long_keys_in_float16(solver):
+    """Entries up to 4, so keys up to length 16, and queries alike; the truth has the same rounded input."""
+    args = draw(45, T=130, K=16) | {"state": None}
+    args |= {n: np.clip(2 * args[n] / np.std(args[n]), -4, 4) for n in ("q", "k")}
+    args = cast(args, jnp.float16)
+    o, _ = mesa(**args, solver=type(solver)(max_steps=100, tol=1e-6))
+    assert o.dtype == jnp.float16
+    golden.check_close("o", o[0, 129], direct(args, 129), 2e-3)
+
+
+@both
+def test_gradients_in_chunks_at_any_upstream_scale(solver):
+    """float32 against float64 at the scale 1."""
+    args = draw(46, T=70) | {"state": None}
+    slopes = jax.jit(jax.grad(lambda args, s: jnp.sum(s * mesa(**args, solver=type(solver)(30, 1e-7))[0] ** 2)))
+    want = slopes(args, 1.0)
+    for scale in (1e-6, 1e6):
+        got = slopes(cast(args, jnp.float32), jnp.float32(scale))
+        jax.tree.map(lambda a, b, scale=scale: golden.check_close("slope", a / scale, b, 1e-5), got, want)
+
+
+@both
+@pytest.mark.parametrize("spoil", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_what_is_not_finite_shows(name, spoil, solver):
+    """From where it comes in; and never as a number that could be believed."""
+    args = draw(47, T=12) | {"state": None}
+    args[name][0, 7, 0, 1] = spoil
+    o, _ = mesa(**args, solver=solver, chunk=4)
+    assert not np.isfinite(o[0, 7, 0]).all()
+    if name == "k":
+        assert not np.isfinite(o[0, 8:, 0]).any()
+    assert np.isfinite(o[0, :4]).all()
+    assert np.isfinite(o[0, :, 1]).all()
+
+
+def test_pcg_says_nan_where_float32_cannot_hold_the_problem():
+    """One key of length 1000 in every token: H + lam is not positive definite in float32."""
+    args = draw(48, T=64, K=8) | {"state": None}
+    args["k"] = 1000 * np.ones_like(args["k"])
+    assert np.isnan(mesa(**cast(args, jnp.float32), solver=PCG(max_steps=5))[0][0, -1]).any()
+
+
+def test_too_few_steps_give_the_adjoint_of_as_few():
+    """dq is what the same solver makes of the upstream gradient, not the derivative of its iterates."""
+    args = draw(49, T=7, H=1, K=6, V=6) | {"state": None}
+    w = np.random.default_rng(50).normal(size=(1, 7, 1, 6))
+    few = CG(max_steps=2)
+    dq = jax.grad(lambda q: jnp.sum(mesa(**args | {"q": q}, solver=few)[0] * w))(jnp.asarray(args["q"]))
+    _, (G, H) = mesa(**args)
+    u = few(lambda x: H[0, 0] @ x + args["lam"][0] * x, G[0, 0] @ w[0, -1, 0])
+    golden.check_close("dq", dq[0, -1, 0], u, 1e-13)
+
+
+def one_head(T=130, K=16, gamma=0.99, seed=51):
+    rng = np.random.default_rng(seed)
+    q, k = unit(rng.normal(size=(2, T, K)))
+    return {
+        "q": q,
+        "k": k,
+        "v": rng.normal(size=(T, K)),
+        "beta": rng.uniform(0, 1, T),
+        "log_decay": np.full((T, 1), np.log(gamma)),
+        "lam": rng.uniform(0.25, 1, K),
+        "G": np.zeros((K, K)),
+        "H": np.zeros((K, K)),
+    }
+
+
+def test_a_step_of_cg_is_matrix_products():
+    """What the solver multiplies is a whole chunk of 64: the rows of x with k, the scores with k, and x with H."""
+    run = jax.jit(partial(chunkwise, chunk=64, solver=CG(max_steps=30)))
+    loop = run.lower(**jax.tree.map(jnp.asarray, one_head())).as_text().split("stablehlo.while")[2]
+    products = [line for line in loop.splitlines() if "dot_general" in line and "batching_dims" not in line]
+    assert [re.search(r"-> tensor<(\d+x\d+)xf64>", line).group(1) for line in products[:3]] == [
+        "16x64",
+        "64x64",
+        "64x16",
+    ]
+
+
+def test_the_gradient_solves_once_more_and_not_twice():
+    """One loop for x and one for the adjoint: x is kept for the gradient, which recomputes the rest of the chunk."""
+    slopes = jax.jit(jax.grad(lambda args: jnp.sum(chunkwise(**args, chunk=64, solver=CG(max_steps=30))[0] ** 2)))
+    compiled = slopes.lower(jax.tree.map(jnp.asarray, one_head())).compile().as_text()
+    assert compiled.count(" while(") == 2 + 2  # and the two scans over chunks
+
+
+def inverses(k, β, g, lam, H):
+    """M_t as a function of t, for a chunk after which H is left to start from."""
+    C = len(k)
+    kept = np.append(np.exp(np.cumsum(g[:0:-1]))[::-1], 1) * β
+    made = Inverses(*map(jnp.asarray, (k, kept[:, None], np.exp(g.sum()), lam, H)))
+    return lambda t: made.at(jnp.float64(jnp.arange(C) <= t))
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.99, 0.9, 0.5])
+def test_the_spectrum_the_preconditioner_leaves(gamma):
+    """The eigenvalues of M_t (H_t + diag(lam)) lie between 1 and 1 / s_t (Inverses)."""
+    x, C = one_head(T=32, gamma=gamma), 32
+    start = np.random.default_rng(52).normal(size=(16, 16))
+    H = start @ start.T
+    M = inverses(x["k"], x["beta"], x["log_decay"][:, 0], x["lam"], H)
+    for t in range(C):
+        H = gamma * H + x["beta"][t] * np.outer(x["k"][t], x["k"][t])
+        E = np.linalg.cholesky(jax.vmap(M(t))(jnp.eye(16)))
+        μ = np.linalg.eigvalsh(E.T @ (H + np.diag(x["lam"])) @ E)
+        s = gamma ** (C - 1 - t) * min(gamma ** (-C / 2), 4)
+        assert min(1, 1 / s) - 1e-12 < μ[0] <= μ[-1] < max(1, 1 / s) + 1e-12
+
+
+def test_steps_do_not_grow_with_the_condition_number():
+    """Token 480 of 512, in the middle of its chunk: at condition 12, 1000 and 10000 CG takes 15, 45 and 66 steps."""
+    taken = []
+    for lam in (1.0, 1e-2, 1e-4):
+        x = one_head(T=512, K=32, gamma=0.999)
+        k, γ, lam = x["k"] * np.geomspace(1, 0.01, 32), 0.999, np.full(32, lam)
+        before, now = (k[:n].T @ (γ ** np.arange(n - 1, -1, -1.0)[:, None] * k[:n]) for n in (448, 481))
+        A, M = now + np.diag(lam), inverses(k[448:], np.ones(64), x["log_decay"][448:, 0], lam, before)(480 - 448)
+        runs = (cg_trace(lambda p, A=A: A @ p, x["q"][480], max_steps=99, precondition=M_) for M_ in (None, M))
+        taken.append([np.linalg.cond(A), *(int(steps_to(run.recurred, 1e-6)) for run in runs)])
+    condition, plain, preconditioned = zip(*taken, strict=True)
+    assert condition[2] > 500 * condition[0]
+    assert plain[2] > 3 * plain[0]
+    assert max(preconditioned) <= 3

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttt_teach.solvers import CG, cg, cg_trace, steps_to
+from ttt_teach.solvers import CG, PCG, cg, cg_trace, steps_to
 
 D = 12
 
@@ -211,8 +211,9 @@ def test_bad_settings_are_named(arguments, message):
     A, b, _ = system()
     with pytest.raises(ValueError, match=message):
         cg(lambda p: A @ p, b, **arguments)
-    with pytest.raises(ValueError, match=message):
-        CG(**arguments)
+    for settings_of in (CG, PCG):
+        with pytest.raises(ValueError, match=message):
+            settings_of(**arguments)
 
 
 def test_bad_vectors_are_named():
@@ -226,8 +227,30 @@ def test_bad_vectors_are_named():
 
 
 def test_settings_are_plain_static_data():
-    assert hash(CG(30)) == hash(CG(max_steps=30, tol=0.0))
+    assert hash(PCG(30)) == hash(PCG(max_steps=30, tol=0.0))
     assert CG(30) != CG(15)
+    assert PCG(30) != CG(30)  # or jit would take one for the other
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-6])
+def test_a_preconditioner_does_not_move_the_goal(tol):
+    """PCG starts from zero, so it stops at tol |b| as CG does, however good M is, and no step earlier."""
+    A, b, _ = system(16, np.geomspace(1, 1e4, D))
+    M = jnp.linalg.inv(A + jnp.diag(jnp.linspace(0, 1, D)))
+    run = cg_trace(lambda p: A @ p, b, max_steps=D, precondition=lambda r: M @ r)
+    x = PCG(max_steps=D, tol=tol)(lambda p: A @ p, b, lambda r: M @ r)
+    first = int(np.argmax(run.residual <= tol * np.linalg.norm(b)))
+    assert 0 < first < D - 2
+    np.testing.assert_allclose(x, run.x[first], rtol=1e-9, atol=1e-12)
+
+
+def test_the_start_M_b_would_save_nothing():
+    """The first step from zero ends at a multiple of M b, and the best one: no more error in the A-norm than at M b."""
+    A, b, x = system(17)
+    M = jnp.linalg.inv(A + 3 * jnp.eye(D))
+    first = cg_trace(lambda p: A @ p, b, max_steps=1, precondition=lambda r: M @ r).x[1]
+    np.testing.assert_allclose(first / (M @ b), (first / (M @ b))[0], rtol=1e-12)
+    assert energy(A, x - first) < energy(A, x - M @ b)
 
 
 @pytest.mark.parametrize(

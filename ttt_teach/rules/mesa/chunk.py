@@ -43,8 +43,8 @@ def chunkwise(
         q, k, v, β, g = tokens
         ζ, ζβ = chunks.from_start(g), chunks.decay(g) * β[None]
         kept = chunks.to_end(g) * β[:, None]
-        left = chunks.whole(g)[:, None]
-        inverses = Inverses(k, kept, lam, left * H) if isinstance(solver, PCG) else None
+        left = chunks.whole(g)[0]
+        inverses = Inverses(k, kept, left, lam, H) if isinstance(solver, PCG) else None
 
         def solve_one(q, ζ, ζβ, so_far):
             def A(x):

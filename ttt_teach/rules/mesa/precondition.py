@@ -1,4 +1,4 @@
-"""The inverse of H_t + diag(lam) at every token of a chunk, but for the decay inside it: recursive least squares."""
+"""What PCG is given: (H_t + diag(lam))^-1, exact for one token, and for a whole chunk but for the decay inside it."""
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +9,24 @@ from ttt_teach.rules.mesa.solve import Matvec
 from ttt_teach.solvers.cholesky import inverse_factor
 
 
+def inverse(H: Float[Array, "K K"], lam: Float[Array, " K"]) -> Matvec:
+    """(H + diag(lam))^-1 as a product."""
+    E = inverse_factor(jax.lax.stop_gradient(H + jnp.diag(lam)))
+    return lambda r: E.T @ (E @ r)
+
+
 class Inverses:
-    """M_t = (H + sum_{i<=t} weight_i k_i k_i' + diag(lam))^-1 for every t of a chunk.
+    """M_t = (s_t H_t + diag(lam))^-1 for every t of a chunk, with factors s_t near 1: recursive least squares.
+
+    It wants sums to which a token only adds. What the *end* of the chunk keeps of H_t is one, s_t = zeta_Ct, and so is
+    any multiple of it. With 1 / sqrt(zeta_C0) times as much, s_t lies between sqrt(zeta_C0) and its reciprocal; the
+    factor is at most 4, or what a token has long forgotten would weigh too much. The eigenvalues of
+    M_t (H_t + diag(lam)) lie between 1 and 1 / s_t. Without decay M_t is the inverse, and one step is enough.
 
     Each key takes a rank one from the inverse before it (Sherman and Morrison; MesaNet App. H), so
     M_t = P - sum_{i<=t} u_i u_i' with P = M_0: linear attention once more. All u_i at once are the rows of E b P,
-    where b_i = sqrt(weight_i) k_i and E is the inverse Cholesky factor of I + b P b', whose first t rows and columns
-    are those of the first t keys alone.
-
-    H, weight: what the *end* of the chunk keeps of the state before it and of each key, zeta_C0 H and zeta_Ci beta_i.
-    Then M_t^-1 = zeta_Ct H_t + diag(lam), so M_t^-1 <= H_t + diag(lam) <= M_t^-1 / zeta_Ct: no eigenvalue of
-    M_t (H_t + diag(lam)) is below 1 or above 1 / zeta_Ct. Without decay M_t is the inverse, and one step is enough.
-    A key that a reset inside the chunk is going to erase has no weight here: before it M_t is diag(lam)^-1.
+    where b_i b_i' is what key i adds and E the inverse Cholesky factor of I + b P b', whose first t rows and columns
+    know of the first t keys alone.
 
     Nothing of this is differentiated, since a preconditioner changes the way to the answer and not the answer.
     """
@@ -28,14 +34,17 @@ class Inverses:
     def __init__(
         self,
         k: Float[Array, "C K"],
-        weight: Float[Array, "C 1"],
+        kept: Float[Array, "C 1"],
+        left: Float[Array, ""],
         lam: Float[Array, " K"],
         H: Float[Array, "K K"],
     ):
-        k, weight, lam, H = jax.lax.stop_gradient((k, weight, lam, H))
-        E = inverse_factor(H + jnp.diag(lam))
+        """kept, left: the shares zeta_Ci beta_i of key i and zeta_C0 of H that the end of the chunk keeps."""
+        k, kept, left, lam, H = jax.lax.stop_gradient((k, kept, left, lam, H))
+        rise = 1 / jnp.maximum(jnp.sqrt(left), 1 / 4)
+        E = inverse_factor(rise * left * H + jnp.diag(lam))
         self.P = E.T @ E
-        b = jnp.sqrt(weight) * k
+        b = jnp.sqrt(rise * kept) * k
         bP = b @ self.P
         self.u = inverse_factor(jnp.eye(len(k), dtype=k.dtype) + bP @ b.T) @ bP
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from ttt_teach.rules.mesa.precondition import Inverses
+from ttt_teach.rules.mesa.precondition import inverse
 from ttt_teach.rules.mesa.solve import solve
 from ttt_teach.solvers import CG, PCG
 
@@ -22,18 +22,18 @@ def recurrent(
     *,
     solver: CG,
 ) -> tuple[Float[Array, "T V"], tuple[Float[Array, "K V"], Float[Array, "K K"]]]:
-    """G_t = gamma G + beta k v', H_t = gamma H + beta k k', then o_t = G_t' (H_t + diag(lam))^-1 q_t (Eqs. 7-8).
+    """G_t = gamma G + beta k v', H_t = gamma H + beta k k', then o_t = G_t' (H_t + diag(lam))^-1 q_t (MesaNet Eqs. 7-8).
 
-    For PCG every token is a chunk of its own, whose M_t is the inverse itself: K^3 each, for comparison only.
+    For PCG the preconditioner is the inverse itself, anew at every token: K^3 each, for comparison only.
     """
 
     def step(state, token):
         G, H = state
         q, k, v, β, log_γ = token
         γ = jnp.exp(log_γ)
-        M = Inverses(k[None], β[None, None], lam, γ * H).at(jnp.ones_like(β[None])) if isinstance(solver, PCG) else None
         G = γ * G + β * jnp.outer(k, v)
         H = γ * H + β * jnp.outer(k, k)
+        M = inverse(H, lam) if isinstance(solver, PCG) else None
         return (G, H), G.T @ solve(lambda x: H @ x + lam * x, q, solver, M)
 
     state, o = jax.lax.scan(step, (G, H), (q, k, v, beta, log_decay[:, 0]))
