@@ -76,7 +76,8 @@ class TestLaCT(Common):
         """Plainly at any length; with Muon where it is well posed.
 
         The direction of fewer tokens than a matrix has rows or columns has singular values of rounding size, and Muon
-        makes 490 times as much of them, write after write: there no two programs agree.
+        makes 490 times as much of them, write after write: there no two programs agree. Rounding grows over up to 130
+        writes elsewhere too, to 1e-11 at the worst of two hundred draws.
         """
 
         @settings(max_examples=5, deadline=None, phases=[Phase.generate])
@@ -99,8 +100,8 @@ class TestLaCT(Common):
             assert want_o.shape == (B, T, H, V)
             for form in self.forms[1:]:
                 o, state = self.call(args, form, chunk=chunk, muon=muon)
-                golden.check_close(form, o, want_o, 1e-11)
-                jax.tree.map(partial(golden.check_close, form, tol=1e-11), state, want_state)
+                golden.check_close(form, o, want_o, 1e-9)
+                jax.tree.map(partial(golden.check_close, form, tol=1e-9), state, want_state)
 
         agree()
 
