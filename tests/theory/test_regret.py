@@ -1,0 +1,116 @@
+"""Both theorems on runs of the rule and of full gradients; the best fixed scale by its optimality conditions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ttt_teach import OSDNState, osdn
+from ttt_teach.tasks import unit
+from ttt_teach.theory import regret as theory
+
+T, K, V = 40, 6, 3
+
+
+def tokens(seed, low=0.5):
+    rng = np.random.default_rng(seed)
+    return unit(rng.normal(size=(T, K)) + 0.5), rng.uniform(low, 1, T), rng.normal(size=(T, V))
+
+
+@jax.jit
+def run(k, v, beta, step_size):
+    """The scale before every token, and |u|^2 before and after its write, read off the memory of osdn itself."""
+
+    def step(state, token):
+        k, v, β = token
+        _, new = osdn(*(x[None, None, None] for x in (k, k, v, β)), state=state, step_size=step_size)
+        before, after = (jnp.sum((v - s.S[0, 0].T @ k) ** 2) for s in (state, new))
+        return new, (state.d[0, 0], before, after)
+
+    start = OSDNState(jnp.ones((1, 1, K, V)), jnp.ones((1, 1, K)))
+    return jax.lax.scan(step, start, (k, v, beta))[1]
+
+
+@pytest.mark.parametrize("step_size", [0.0, 3e-3, 0.5])
+def test_the_local_bound_holds(step_size):
+    k, β, v = tokens(0)
+    d, before, after = run(k, v, β, step_size)
+    q = theory.residual_ratio(d, k, β)
+    np.testing.assert_allclose(q, after / before, rtol=1e-9)
+    np.testing.assert_allclose(theory.progress(d, k, β), (q - 1) / 2, atol=1e-14)
+    gap, R = theory.comparator_gap(k, β), theory.regret(d, k, β)
+    assert np.mean(q) == pytest.approx(2 * gap + 2 * R / T, rel=1e-12)
+    assert np.sum(np.log(q)) <= theory.log_local_bound(gap, R, T)
+
+
+def test_a_larger_step_has_less_regret_here():
+    k, β, v = tokens(0)
+    slow, fast = (theory.regret(run(k, v, β, step_size)[0], k, β) for step_size in (3e-3, 0.5))
+    assert fast < slow
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+@pytest.mark.parametrize("bounds", [(0.5, 2.0), (0.9, 1.1), (-np.inf, np.inf)])
+def test_the_best_scale_is_optimal(bounds, scale):
+    """The slope of sum_t h_t, by autodiff of h as stated, is 0 inside, and points out of the box on a bound."""
+    k, β, _ = tokens(1)
+    k[3] = 0
+    k *= scale * np.random.default_rng(2).uniform(0.5, 1, (T, 1))
+    used = np.delete(np.arange(T), 3)
+
+    def total(d):
+        a = β[used] * (k[used] ** 2 @ d)
+        return jnp.sum(((1 - a) ** 2 - 1) / (2 * jnp.sum(k[used] ** 2, axis=-1)))
+
+    d = theory.best_scale(k, β, bounds)
+    lo, hi = bounds
+    slope = np.asarray(jax.grad(total)(d))
+    inside = (d > lo) & (d < hi)
+    assert np.sum(theory.progress(d, k, β)) == pytest.approx(float(total(d)), rel=1e-13)
+    assert np.abs(slope[inside]).max(initial=0) < 1e-11
+    assert (slope[d == lo] > 0).all() and (slope[d == hi] < 0).all()
+    assert np.abs(np.asarray(jax.grad(total)(d + 1e-6))).max() > 1e-7
+
+
+def test_small_steps_of_the_write_cannot_be_matched():
+    """beta < 1/2 with d <= 2 leaves 1 - beta <d, s> > 0 for every unit key: the gap is never 0."""
+    k, β, _ = tokens(3, low=0.3)
+    β = np.minimum(β, 0.45)
+    np.testing.assert_array_equal(theory.best_scale(k, β), np.full(K, 2.0))
+    assert theory.comparator_gap(k, β) >= np.mean((1 - 2 * β) ** 2) / 2 * (1 - 1e-12)
+    one = np.tile(k[:1], (T, 1))  # one key and one gate, and a d that fits: no gap
+    assert theory.comparator_gap(one, np.full(T, 0.8)) < 1e-28
+
+
+def test_the_population_bound_holds():
+    """Full gradients of a regression whose best preconditioner is diagonal, and a D that learns; no step raises f.
+
+    The bound on the mean rate falls as T grows, which is what super-geometric means.
+    """
+    rng = np.random.default_rng(4)
+    Σ, best = np.diag(np.linspace(0.5, 1.5, K)), rng.normal(size=(K, V))
+
+    def f(S):
+        return np.sum((S - best) * (Σ @ (S - best))) / 2  # above its minimum
+
+    S, d, regret, rates = np.zeros((K, V)), np.full(K, 1 / 3), 0.0, []
+    first = last = f(S)
+    for t in range(1, 31):
+        G = Σ @ (S - best)
+        S = S - d[:, None] * G
+        regret += f(S) / np.sum(G**2)  # h_t(D_t) - h_t(pinv(Σ)): the latter's step reaches the minimum at once
+        d = d + 0.3 * np.sum(G * (Σ @ (S - best)), axis=1) / np.sum(G**2)
+        assert f(S) < last
+        last = f(S)
+        bound = theory.log_population_bound(1.5, regret, t)
+        assert np.log(last / first) <= bound
+        rates.append(bound / t)
+    assert rates[29] < rates[9] - 0.5 and rates[29] < -0.8
+
+
+def test_bad_shapes_are_named():
+    k, β, _ = tokens(5)
+    with pytest.raises(ValueError, match=r"d \[5\], k \[40, 6\], beta \[40\]; expected k \[T, K\]"):
+        theory.regret(np.ones(5), k, β)
+    with pytest.raises(ValueError, match="expected k"):
+        theory.best_scale(k, β[:3])

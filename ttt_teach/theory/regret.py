@@ -1,0 +1,70 @@
+"""OSDN's two guarantees: regret of the learned scale turns into a product of error ratios (OSDN Theorems 5.1 and 5.2).
+
+One head, in NumPy: keys k ``[T, K]``, write steps beta ``[T]``, scales d ``[T, K]`` (those of the writes) or ``[K]``
+(a fixed one). A token's write leaves the share q_t = (1 - beta_t <d_t, k_t^2>)^2 of its squared error.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import lsq_linear
+
+
+def residual_ratio(d: ArrayLike, k: ArrayLike, beta: ArrayLike) -> np.ndarray:
+    """q_t = f_t(S_t) / f_t(S_{t-1}), the squared error after the write over that before (Theorem 5.2), ``[T]``."""
+    d, k, beta = _read(d, k, beta)
+    return (1 - beta * np.sum(d * k**2, axis=-1)) ** 2
+
+
+def progress(d: ArrayLike, k: ArrayLike, beta: ArrayLike) -> np.ndarray:
+    """h_t(d) = (q_t - 1) / (2 |k_t|^2), the loss whose gradient d follows (Eq. 3), ``[T]``; 0 for a zero key."""
+    d, k, beta = _read(d, k, beta)
+    n = np.sum(k**2, axis=-1)
+    return (residual_ratio(d, k, beta) - 1) / np.where(n > 0, 2 * n, 1)
+
+
+def best_scale(k: ArrayLike, beta: ArrayLike, bounds: tuple[float, float] = (0.5, 2.0)) -> np.ndarray:
+    """The one d within the bounds that would have been best in hindsight, argmin sum_t h_t(d), ``[K]``.
+
+    A least-squares problem with bounds (h_t is the square of 1 - beta_t <d, k_t^2> over 2 |k_t|^2, less a constant),
+    solved by an active set, so exact to rounding. Where several are best, one of them.
+    """
+    _, k, beta = _read(0.0, k, beta)
+    length = np.linalg.norm(k, axis=-1)
+    used = length > 0
+    rows = beta[used, None] * k[used] ** 2 / length[used, None]
+    return lsq_linear(rows, 1 / length[used], bounds, method="bvls", tol=1e-15).x
+
+
+def regret(d: ArrayLike, k: ArrayLike, beta: ArrayLike, bounds: tuple[float, float] = (0.5, 2.0)) -> float:
+    """R_T = sum_t h_t(d_t) - min_d sum_t h_t(d) over the fixed d within the bounds."""
+    return float(np.sum(progress(d, k, beta)) - np.sum(progress(best_scale(k, beta, bounds), k, beta)))
+
+
+def comparator_gap(k: ArrayLike, beta: ArrayLike, bounds: tuple[float, float] = (0.5, 2.0)) -> float:
+    """epsilon_T = sum_t q_t(d) / (2 T) at the best fixed d, for unit keys: 0 only if one d writes each exactly."""
+    return float(np.mean(residual_ratio(best_scale(k, beta, bounds), k, beta)) / 2)
+
+
+def log_local_bound(gap: ArrayLike, regret: ArrayLike, T: ArrayLike) -> np.ndarray:
+    """log of (2 epsilon_T + 2 R_T / T)^T, which sum_t log q_t does not exceed for unit keys (Theorem 5.2).
+
+    The base is the mean of the q_t, and the step is that of the geometric to the arithmetic mean.
+    """
+    return T * np.log(2 * np.asarray(gap) + 2 * np.asarray(regret) / T)
+
+
+def log_population_bound(L: ArrayLike, regret: ArrayLike, T: ArrayLike) -> np.ndarray:
+    """log of (2 L R_T / T)^T, which (f(S_{T+1}) - f*) / (f(S_1) - f*) does not exceed (Theorem 5.1).
+
+    Of full-gradient steps S - D_t grad f(S) on the population loss, none of which raises it: L is the largest
+    eigenvalue of the keys' second moment, and R_T the regret of D_t against the moment's pseudo-inverse.
+    """
+    return T * np.log(2 * np.asarray(L) * np.asarray(regret) / T)
+
+
+def _read(d, k, beta):
+    d, k, beta = (np.asarray(x, float) for x in (d, k, beta))
+    if k.ndim != 2 or beta.shape != k.shape[:1] or d.shape not in ((), k.shape, k.shape[1:]):
+        shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in (("d", d), ("k", k), ("beta", beta)))
+        raise ValueError(f"shapes are {shapes}; expected k [T, K], beta [T], and d [T, K] or [K]")
+    return d, k, beta
