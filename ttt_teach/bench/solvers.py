@@ -121,4 +121,4 @@ def rows() -> Iterator[str]:
                 errors = "".join(f"{e:10.0e}" for e in r.errors)
                 ratio = f"{results['CG'].ms / r.ms:7.1f}"
                 yield f"{name:11}{gamma:6}  {solver:6}{r.steps[0]:7.1f}{r.steps[1]:6}{errors}{r.ms:9.1f}{ratio}"
-    yield f"mean, most: steps a token needs to {TOL:g}; error: of o after so many steps; ms: all to {TOL:g}, least of five"
+    yield f"mean, most: steps a token needs to {TOL:g}; error: of o after so many steps; ms: for all, to {TOL:g}"

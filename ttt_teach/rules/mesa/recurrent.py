@@ -22,7 +22,7 @@ def recurrent(
     *,
     solver: CG,
 ) -> tuple[Float[Array, "T V"], tuple[Float[Array, "K V"], Float[Array, "K K"]]]:
-    """G_t = gamma G + beta k v', H_t = gamma H + beta k k', then o_t = G_t' (H_t + diag(lam))^-1 q_t (MesaNet Eqs. 7-8).
+    """MesaNet Eqs. 7-8: G_t = gamma G + beta k v', H_t = gamma H + beta k k', o_t = G_t' (H_t + diag(lam))^-1 q_t.
 
     For PCG the preconditioner is the inverse itself, anew at every token: K^3 each, for comparison only.
     """
