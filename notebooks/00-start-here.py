@@ -66,18 +66,11 @@ from ttt_teach.ledger import check, claim
 # $G_t = \sum_{i\le t}\zeta_{ti}\beta_i\,k_i v_i^\top$ and $H_t = \sum_{i\le t}\zeta_{ti}\beta_i\,k_i k_i^\top$, and $\Lambda$ is a positive diagonal matrix.
 # "Kept" and "a token costs" count per head.
 #
-# The three rules of the package:
-#
 # | rule | it wants | update | read | kept | a token costs |
 # | --- | --- | --- | --- | --- | --- |
 # | linear attention; with $\gamma_t$: GLA, Mamba2 | large $\langle S^\top k_t, v_t\rangle$ | $S_t=\gamma_t S_{t-1}+k_t v_t^\top$ | $S_t^\top q_t$ | $d^2$ | $O(d^2)$ |
 # | delta rule; with $\gamma_t$: Gated DeltaNet, KDA | small $\tfrac12\lVert v_t-S^\top k_t\rVert^2$: the latest pair | one gradient step of size $\beta_t$, from $\gamma_t S_{t-1}$ | $S_t^\top q_t$ | $d^2$ | $O(d^2)$ |
 # | **Mesa** | small $\tfrac12\sum_i\zeta_{ti}\beta_i\lVert v_i-\Phi k_i\rVert^2+\tfrac12\operatorname{Tr}\Phi\Lambda\Phi^\top$: all pairs | its exact minimum, through $G_t$ and $H_t$ | $G_t^\top(H_t+\Lambda)^{-1}q_t$ | $2d^2$ | $O((n+1)d^2)$, $n$ solver steps |
-#
-# Their neighbours, to place them; these are not in the package:
-#
-# | rule | it wants | update | read | kept | a token costs |
-# | --- | --- | --- | --- | --- | --- |
 # | softmax attention | nothing forgotten | append $k_t, v_t$ | $\sum_i \mathrm{softmax}_i(q_t\cdot k_i)\,v_i$ | $2td$ | $O(td)$ |
 # | Longhorn | small $\lVert S-S_{t-1}\rVert^2+\beta_t\lVert v_t-S^\top k_t\rVert^2$: the latest pair, and not far from before | its exact minimum | $S_t^\top q_t$ | $d^2$ | $O(d^2)$ |
 # | OSDN, the delta rule with a preconditioner | the error of the latest pair | the delta step, written at $w_t=D_t k_t$; the diagonal $D_t$ is learned online | $S_t^\top q_t$ | $d^2+d$ | $O(d^2)$ |
@@ -88,8 +81,9 @@ from ttt_teach.ledger import check, claim
 # 2505.23884v1) Sec. 3. Read the second column twice. Linear attention and LaCT push an inner product up and never look at an error.
 # The delta rule, OSDN and Longhorn look at one error, the last. Only Mesa looks at every error so far: that is its whole point, and its cost.
 #
-# `linear`, `delta` and `mesa` are in the package. Each exists as a **definition**, which solves the problem
-# as it is stated, and as a **recurrence**, which takes one token after the other; both give the same numbers.
+# All are in the package, under the names `linear`, `delta`, `mesa`, `attention`, `longhorn`, `osdn`, `lact` and `rglru`. Each exists as a
+# **definition**, which solves the problem as it is stated, and mostly also as a **recurrence**, which takes one token after the other, and in **chunks**, which turns
+# many tokens at a time into products of matrices. All give the same numbers. The notebooks so far are about the first three.
 
 # %% [markdown]
 # ## The smallest example: one pair
@@ -180,7 +174,7 @@ explore(state_picture, width=[16, 32, 64, 128, 256], start={"width": 128})
 # %% [markdown]
 # ## What a token costs
 #
-# The table says a multiple of $d^2$ for all three rules of the package. Ask the compiler: it counts the floating-point operations of one token. If the
+# The table says a multiple of $d^2$ for linear attention, the delta rule and Mesa. Ask the compiler: it counts the floating-point operations of one token. If the
 # cost is a multiple of $d^2$, doubling the width must multiply it by 4. (A solver's loop is counted once, so for Mesa this is the cost
 # with a single solver step.)
 
@@ -189,9 +183,11 @@ explore(state_picture, width=[16, 32, 64, 128, 256], start={"width": 128})
 def flops(rule, d):
     x, b, S, lam = jnp.ones((1, 1, 1, d)), jnp.ones((1, 1, 1)), jnp.zeros((1, 1, d, d)), jnp.ones((1, d))
     run = {
-        "linear": lambda x, b, S, lam: linear(x, x, x, state=S),
-        "delta": lambda x, b, S, lam: delta(x, x, x, b, state=S),
-        "mesa": lambda x, b, S, lam: mesa(x, x, x, b, lam, solver=CG(max_steps=1), state=MesaState(S, S)),
+        "linear": lambda x, b, S, lam: linear(x, x, x, state=S, form="recurrent"),
+        "delta": lambda x, b, S, lam: delta(x, x, x, b, state=S, form="recurrent"),
+        "mesa": lambda x, b, S, lam: mesa(
+            x, x, x, b, lam, solver=CG(max_steps=1), state=MesaState(S, S), form="recurrent"
+        ),
     }[rule]
     return jax.jit(run).lower(x, b, S, lam).compile().cost_analysis()["flops"]
 
@@ -220,8 +216,9 @@ claim(
 # implementation that turned out wrong when it was run; if it ever holds, the notebook stops too. Both are listed on the ledger
 # page of the site, with how far they are from their tolerance. If you doubt one, the README says how to dispute it.
 #
-# Here is one more, of the kind that the package's tests are made of: definition and recurrence agree. The definition of Mesa writes down the loss
-# of the table and minimises it from scratch at every token; the recurrence carries $G$ and $H$ and solves for the query only.
+# Here is one more, of the kind that the package's tests are made of: definition, recurrence and chunks agree. The definition of Mesa writes down the loss
+# of the table and minimises it from scratch at every token; the recurrence carries $G$ and $H$ and solves
+# for the query only; the chunk form does so for 64 queries at once.
 
 # %%
 B, T, H, K, V = 2, 20, 3, 4, 5
@@ -238,14 +235,15 @@ def gap(form):
     return float(jnp.abs(a - b).max() / jnp.abs(a).max())
 
 
-print(f"largest difference {gap('recurrent'):.1e} of the largest output")
+for form in ("recurrent", "chunk"):
+    print(f"{form:9} differs by {gap(form):.1e} of the largest output")
 
 # %% tags=["nbval-check-output"]
 claim(
     "C00.4",
     "minimising the stated loss at every token and carrying G and H give the same outputs",
     source="MesaNet Eqs. (4)-(8)",
-    error=gap("recurrent"),
+    error=max(gap("recurrent"), gap("chunk")),
     tol=1e-13,
 )
 
@@ -270,11 +268,26 @@ claim(
 # | $w_t$ | `write_key` | `[B, T, H, K]` | where a correction is written; $k_t$ if not given |
 # | $S=\Phi^\top$ | `state` | `[B, H, K, V]` | fast-weight state; the papers write the transpose |
 # | $G, H$ | `state` | `[B, H, K, V]`, `[B, H, K, K]` | Mesa's two statistics, a `MesaState` |
-# | – | `scale` | number | multiplies $q$; 1 unless said |
-# | – | `solver` | `CG(max_steps, tol)` | how Mesa's system is solved |
+# | – | `scale` | number | multiplies $q$; 1 unless said, in attention $K^{-1/2}$ |
+# | – | `window` | number | how many tokens attention sees, the latest included; all if not given |
+# | $d$ | `state` | `[B, H, K]` | OSDN's diagonal, beside $S$ in an `OSDNState`; the write key is $d_t\odot k_t$ |
+# | $\eta$ | `step_size` | number | OSDN: how fast $d$ learns |
+# | $\mathcal D$ | `bounds` | two numbers | OSDN: $d$ is clipped to stay between them |
+# | $\epsilon$ | `eps` | number | OSDN: $\lVert k\rVert^2$ counts as at least this |
+# | – | `beta_aware` | true or false | OSDN: whether $\beta$ is in the step of $d$ |
+# | $r_t$ | `retention` | `[B, T, H]` | OSDN: how much of $d$ is kept (APF); all if not given |
+# | $W_1, W_3, W_2$ | `weights` | `[H, M, D]` twice, `[H, D, M]` | LaCT: the network `SwiGLU(gate, up, out)` before the first token |
+# | $\eta_t$ | `lr` | `[B, T, H, 3]` | LaCT: a token's rate for each of the three |
+# | $\bar\beta$ | `momentum` | `[B, T, H]` | LaCT: its mean over a chunk keeps so much of the last direction |
+# | – | `muon` | true, false, or triples | LaCT: whether, and by which polynomials, a direction is orthogonalised |
+# | – | `order` | text or a schedule | LaCT: whether a chunk is read before or after it is written |
+# | $x_t$ | `x` | `[B, T, D]` | RG-LRU: the input |
+# | $i_t$ | `input_gate` | `[B, T, D]` | RG-LRU: how much of it enters |
+# | – | `solver` | `CG(max_steps, tol)` | how Mesa's system is solved; `PCG` is the same with a preconditioner, in the chunk form |
 # | $\epsilon$ | `tol` | number | stop once the residual is at most $\epsilon$ times the first |
 # | – | `max_steps` | number | and after so many steps in any case |
-# | – | `form` | text | `"definition"`, `"recurrent"`, or `"auto"`, the fastest there is |
+# | – | `form` | text | `"definition"`, `"recurrent"`, `"chunk"`, or `"auto"`, the fastest there is |
+# | $C$ | `chunk` | number | how many tokens a chunk has; in LaCT it is part of the rule |
 #
 # $B$ batch, $T$ time, $H$ heads (the letter is also Mesa's matrix; the place tells which), $K$ key width, $V$ value width. A result is a pair: the
 # outputs, and the state after the last token. Give that state to the next call, and two calls are one.

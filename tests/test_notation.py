@@ -18,8 +18,9 @@ def in_the_table() -> set[str]:
 
 
 def in_signatures() -> set[str]:
-    public = [getattr(ttt_teach, name) for name in ttt_teach.__all__ if name != "MesaState"]
-    return {name for f in public for name in inspect.signature(f).parameters}
+    public = [getattr(ttt_teach, name) for name in ttt_teach.__all__]
+    called = [f for f in public if inspect.isfunction(f) or f in (ttt_teach.CG, ttt_teach.PCG)]  # the rest holds arrays
+    return {name for f in called for name in inspect.signature(f).parameters}
 
 
 def test_every_argument_is_in_the_table_and_no_other():

@@ -150,6 +150,13 @@ class Common:
 
     # -- precision -------------------------------------------------------------------------------------------------
 
+    def test_float32_products_are_float32_on_any_device(self, form):
+        """A GPU would round to 11 bits where nobody asks for more; a gradient rule is traced outside the door."""
+        args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.draw(20))
+        slopes = jax.jit(jax.grad(lambda args: jnp.sum(self.call(args, form)[0])))
+        products = [line for line in slopes.lower(args).as_text().splitlines() if "dot_general" in line]
+        assert not [line for line in products if "HIGHEST" not in line]
+
     @pytest.mark.parametrize(("dtype", "tol"), [("float32", 1e-5), ("bfloat16", 1e-2), ("float16", 2e-3)])
     def test_low_precision_inputs(self, form, dtype, tol):
         """Against float64 on the same rounded inputs; the state stays float32, the output has the dtype of v."""
@@ -214,6 +221,28 @@ class Common:
         refuses(r"k has shape \[2, 4, 3, 4\].* with T = 5", k=args["k"][:, :4])
         refuses(r"v has shape \[5, 3, 2\]; expected \[B, T, H, V\]", v=args["v"][0])
         refuses(r"q has dtype int32; expected a floating", q=np.ones((2, 5, 3, 4), np.int32))
+
+    def test_no_array_of_another_shape_or_kind_gets_through(self):
+        """Each array with an axis too few or too many, an entry short on each axis, or not of floats; under jit."""
+        args = self.draw(16, B=2, T=5, H=3, K=4, V=6)
+        leaves, tree = jax.tree.flatten(args)
+        call = jax.jit(lambda args: self.call(args, "auto"))
+        for i, x in enumerate(leaves):
+            if np.issubdtype(x.dtype, np.floating):
+                free = x is args[self.values] and "state" not in args  # then nothing else has the width of the values
+                short = [np.delete(x, 0, axis) for axis in range(x.ndim - free)]
+                for wrong in (x[0], x[None, None, None], *short, x.astype(int), x.astype(complex), x > 0):
+                    with pytest.raises(ValueError, match=r"\w.* (is|has|holds) .*; expected "):
+                        call(tree.unflatten([*leaves[:i], wrong, *leaves[i + 1 :]]))
+
+    def test_what_is_missing_is_named(self):
+        args = self.draw(16)
+        for name, x in args.items():
+            if name not in ("log_decay", "state", "momentum", "retention", "weights"):
+                for wrong, kind in ((None, "None"), ("text", "a str"), ([[1.0], [1.0, 2.0]], "a list")):
+                    with pytest.raises(ValueError, match=f"{name} is {kind}; expected "):
+                        self.call(args | {name: wrong}, "auto")
+            assert x is not None
 
     def test_a_bad_form_or_chunk_is_named(self):
         args = self.draw(16)

@@ -1,1 +1,1 @@
-"""What this project claims about speed is measured here: `python -m ttt_teach.bench [rules|sliders ...]`."""
+"""What this project claims about speed is measured here: `python -m ttt_teach.bench [TABLE ...]`."""

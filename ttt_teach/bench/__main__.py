@@ -7,9 +7,9 @@ import platform
 
 import jax
 
-from ttt_teach.bench import rules, sliders
+from ttt_teach.bench import lact, rules, sliders, solvers
 
-TABLES = {"rules": rules.rows, "sliders": sliders.rows}
+TABLES = {"rules": rules.rows, "lact": lact.rows, "solvers": solvers.rows, "sliders": sliders.rows}
 
 
 def main(names=None):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ttt_teach import delta, linear
+from ttt_teach import CG, PCG, delta, linear, mesa, osdn
 from ttt_teach.bench.clock import nbytes, peak_bytes, race
 from ttt_teach.tasks import unit
 
@@ -28,6 +28,12 @@ class Contest(NamedTuple):
 CONTESTS = {
     "linear": Contest(("log_decay",), partial(linear, form="recurrent"), partial(linear, form="chunk")),
     "delta": Contest(("beta", "log_decay"), partial(delta, form="recurrent"), partial(delta, form="chunk")),
+    "osdn": Contest(("beta", "log_decay"), partial(osdn, form="recurrent"), partial(osdn, form="chunk")),
+    "mesa": Contest(
+        ("beta", "lam", "log_decay"),
+        partial(mesa, solver=CG(max_steps=100, tol=1e-4), form="recurrent"),
+        partial(mesa, solver=PCG(max_steps=100, tol=1e-4), form="chunk"),
+    ),
 }
 
 
@@ -60,7 +66,7 @@ def rows() -> Iterator[str]:
     yield f"{'rule':8}{head}{head}{'gradient*':>11}{'T costs':>10}"
     for name, contest in CONTESTS.items():
         yield f"{name:8}{row(contest)}"
-    yield "* most of it at one time in the chunk form, in sizes of the inputs, without the states between chunks"
+    yield "* arguments, results and temporaries of the chunk form, in sizes of its inputs, without the states kept"
 
 
 def row(contest: Contest) -> str:

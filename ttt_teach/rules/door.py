@@ -6,7 +6,7 @@ on the way in, spreads the form over batch and heads, and gives the output back 
 
 import inspect
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 
@@ -21,11 +21,14 @@ def enter(**arguments: tuple) -> tuple[SimpleNamespace, SimpleNamespace]:
     """Read ``name=(value, layout, ...)``: the arrays in the compute dtype, and the sizes the layouts name.
 
     A layout is a string such as ``"B T H K"``; a letter has one size throughout the call. An argument may
-    have several layouts (the one with its number of axes counts) and may be None. Sizes also carry ``dtype``,
-    the compute dtype: float64 if any argument is, else float32.
+    have several layouts (the one with its number of axes counts), None among them if it may be left out. Sizes also
+    carry ``dtype``, the compute dtype: float64 if any argument is, else float32.
 
     Raises ValueError: not a float array, or a shape that disagrees; NaN when ``jax_debug_nans`` is on.
     """
+    for name, (value, *layouts) in arguments.items():
+        if value is None and None not in layouts:
+            raise ValueError(f"{name} is None; expected {_wanted(layouts)}")
     arrays = {name: _as_float(name, value) for name, (value, *_) in arguments.items() if value is not None}
     sizes: dict[str, int] = {}
     for name, x in arrays.items():
@@ -38,21 +41,28 @@ def enter(**arguments: tuple) -> tuple[SimpleNamespace, SimpleNamespace]:
 def _as_float(name: str, value: ArrayLike) -> Array:
     if jax.config.jax_debug_nans and known(value) and np.isnan(np.asarray(value)).any():
         raise ValueError(f"{name} holds NaN; expected numbers (jax_debug_nans is on)")
-    x = jnp.asarray(value)
+    try:
+        x = jnp.asarray(value)
+    except (TypeError, ValueError) as error:  # a list with holes, text, an object
+        raise ValueError(f"{name} is a {type(value).__name__}; expected a floating-point array ({error})") from None
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"{name} has dtype {x.dtype}; expected a floating-point array")
     return x
 
 
-def _bind(name: str, x: Array, layouts: tuple[str, ...], sizes: dict[str, int]) -> None:
+def _bind(name: str, x: Array, layouts: Sequence[str | None], sizes: dict[str, int]) -> None:
     """Give each letter of the layout its size, or complain if it already has another."""
-    wanted = " or ".join(f"[{', '.join(layout.split())}]" for layout in layouts)
-    letters = next((axes for layout in layouts if len(axes := layout.split()) == x.ndim), None)
+    wanted = _wanted(layouts)
+    letters = next((axes for layout in layouts if layout and len(axes := layout.split()) == x.ndim), None)
     if letters is None:
         raise ValueError(f"{name} has shape {list(x.shape)}; expected {wanted}")
     for letter, size in zip(letters, x.shape, strict=True):
         if sizes.setdefault(letter, size) != size:
             raise ValueError(f"{name} has shape {list(x.shape)}; expected {wanted} with {letter} = {sizes[letter]}")
+
+
+def _wanted(layouts: Sequence[str | None]) -> str:
+    return " or ".join(f"[{', '.join(layout.split())}]" for layout in layouts if layout)
 
 
 def known(x: ArrayLike) -> bool:
@@ -72,7 +82,8 @@ def require(name: str, x: Array | None, holds: Callable[[Array], Array], expecte
 
 def number(name: str, value: ArrayLike) -> ArrayLike:
     """One real number; it may be traced."""
-    if jnp.ndim(value) != 0 or jnp.iscomplexobj(value):
+    array = isinstance(value, jax.Array | np.ndarray) and value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.number)
+    if not (array or isinstance(value, numbers.Real | np.number)) or jnp.iscomplexobj(value):
         raise ValueError(f"{name} is {value!r}; expected one real number")
     return value
 
@@ -100,28 +111,29 @@ def pick(rule: str, forms: Mapping[str, Callable], form: str) -> Callable:
     return forms[name]
 
 
-def each_head(form: Callable, tokens: tuple, states: tuple, heads: tuple = (), **options) -> tuple:
-    """``form(*tokens, *heads, *states, **options) -> (o, state)`` for every head, where the form sees one head of each.
+def each_head(form: Callable, tokens: tuple, states: tuple, heads: tuple = (), shared: tuple = (), **options) -> tuple:
+    """``form(*tokens, *heads, *states, *shared, **options) -> (o, state)`` for every head, which sees its own of each.
 
-    tokens ``[B, T, H, ...]`` become ``[T, ...]``, heads ``[H, ...]`` become ``[...]``, states ``[B, H, ...]`` likewise.
-    Options are plain data, hashable; a form gets those its signature names. Compiled once per form, shapes and options.
+    tokens ``[B, T, H, ...]`` become ``[T, ...]``, heads ``[H, ...]`` become ``[...]``, states ``[B, H, ...]`` likewise;
+    what is shared stays one for all, so that a lax.cond on it stays a choice. Options are plain data, hashable; a form
+    gets those its signature names. Compiled once per form, shapes and options.
     """
     takes = inspect.signature(form).parameters
-    return _spread(form, tokens, heads, states, tuple((n, x) for n, x in options.items() if n in takes))
+    return _spread(form, tokens, heads, states, shared, tuple((n, x) for n, x in options.items() if n in takes))
 
 
 @partial(jax.jit, static_argnames=("form", "options"))
-def _spread(form, tokens, heads, states, options):
-    t, h, s = len(tokens), len(heads), len(states)
+def _spread(form, tokens, heads, states, shared, options):
+    t, h, s, all_same = len(tokens), len(heads), len(states), (None,) * len(shared)
     over_heads = jax.vmap(
         lambda *arrays: form(*arrays, **dict(options)),
-        in_axes=(1,) * t + (0,) * h + (0,) * s,
+        in_axes=(1,) * t + (0,) * h + (0,) * s + all_same,
         out_axes=(1, 0),
         axis_name="heads",
     )
-    over_batch = jax.vmap(over_heads, in_axes=(0,) * t + (None,) * h + (0,) * s, axis_name="batch")
+    over_batch = jax.vmap(over_heads, in_axes=(0,) * t + (None,) * h + (0,) * s + all_same, axis_name="batch")
     with jax.default_matmul_precision("highest"):  # float32 means float32, also where a GPU would round to 11 bits
-        return over_batch(*tokens, *heads, *states)
+        return over_batch(*tokens, *heads, *states, *shared)
 
 
 def start(state: Array | None, *shape: int, dtype) -> Array:

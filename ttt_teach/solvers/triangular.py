@@ -31,6 +31,7 @@ def unit_lower_inverse(A: Float[Array, "... C C"]) -> Float[Array, "... C C"]:
 
 
 @unit_lower_inverse.defjvp
+@jax.default_matmul_precision("highest")  # traced later than its caller, so it must say for itself
 def _tangent(primals, tangents):
     (A,), (dA,) = primals, tangents
     T = unit_lower_inverse(A)

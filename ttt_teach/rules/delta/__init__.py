@@ -50,9 +50,9 @@ def delta(
         k=(k, "B T H K"),
         v=(v, "B T H V"),
         beta=(beta, "B T H"),
-        write_key=(write_key, "B T H K"),
-        log_decay=(log_decay, "B T H", "B T H K"),
-        state=(state, "B H K V"),
+        write_key=(write_key, "B T H K", None),
+        log_decay=(log_decay, "B T H", "B T H K", None),
+        state=(state, "B H K V", None),
     )
     write_key = x.k if x.write_key is None else x.write_key
     o, S = door.each_head(

@@ -1,6 +1,7 @@
 """Matrix products over chunks. Only the state between two chunks is kept; the gradient recomputes the rest."""
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
@@ -22,7 +23,7 @@ def chunkwise(
     """The errors u_t of a chunk solve a triangular system; then the chunk is linear attention with u in place of v.
 
     u_t = v_t - S_{t-1}' k_t sees the earlier writes of its own chunk: u_t = v_t - S'(zeta_t0 k_t) - sum_{i<t} A_ti u_i
-    with A_ti = beta_i zeta_ti (w_i . k_t), read at k and written at w (the UT transform; OSDN Sec. 3). So
+    with A_ti = beta_i zeta_ti (w_i . k_t), read at k and written at w (the UT transform; OSDN Sec. 4.3). So
     U = (I + tril(A, -1))^-1 (V - K S). C is 1 or K.
     """
 
@@ -30,8 +31,9 @@ def chunkwise(
     def step(S, tokens):
         q, k, v, w, g = tokens
         start = chunks.from_start(g)
-        u = unit_lower_inverse(chunks.decayed_scores(k, w, g)) @ (v - (start * k) @ S)
-        o = chunks.decayed_scores(q, w, g) @ u + (start * q) @ S
+        A, scores = jax.vmap(chunks.decayed_scores, in_axes=(0, None, None))(jnp.stack([k, q]), w, g)
+        u = unit_lower_inverse(A) @ (v - (start * k) @ S)
+        o = scores @ u + (start * q) @ S
         S = chunks.whole(g)[:, None] * S + (chunks.to_end(g) * w).T @ u
         return S, o
 

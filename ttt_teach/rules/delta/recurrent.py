@@ -1,4 +1,4 @@
-"""One token after the other."""
+"""One token after the other (MesaNet Eq. 3; with another write key, OSDN Eq. 2)."""
 
 import jax
 import jax.numpy as jnp

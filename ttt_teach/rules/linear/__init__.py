@@ -47,8 +47,8 @@ def linear(
         q=(q, "B T H K"),
         k=(k, "B T H K"),
         v=(v, "B T H V"),
-        log_decay=(log_decay, "B T H", "B T H K"),
-        state=(state, "B H K V"),
+        log_decay=(log_decay, "B T H", "B T H K", None),
+        state=(state, "B H K V", None),
     )
     o, S = door.each_head(
         run,

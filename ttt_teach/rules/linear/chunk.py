@@ -16,7 +16,10 @@ def chunkwise(
     *,
     chunk: int,
 ) -> tuple[Float[Array, "T V"], Float[Array, "K V"]]:
-    """o_t = sum_i zeta_ti (k_i . q_t) v_i over the chunk, plus the read of what was there before it. C is 1 or K."""
+    """o_t = sum_i zeta_ti (k_i . q_t) v_i over the chunk, plus the read of what was there before it. C is 1 or K.
+
+    Without the decay of what was there before, a printed version of this (MesaNet Eqs. 39-40) is wrong.
+    """
 
     @jax.checkpoint
     def step(S, tokens):

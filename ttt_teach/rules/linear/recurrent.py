@@ -1,4 +1,4 @@
-"""One token after the other."""
+"""One token after the other (MesaNet Eqs. 1-2)."""
 
 import jax
 import jax.numpy as jnp

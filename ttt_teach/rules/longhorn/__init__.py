@@ -53,7 +53,7 @@ def longhorn(
         k=(k, "B T H K"),
         v=(v, "B T H V"),
         beta=(beta, "B T H"),
-        state=(state, "B H K V"),
+        state=(state, "B H K V", None),
     )
     door.require(
         "beta",

@@ -1,4 +1,4 @@
-"""One token after the other, by the closed form of the minimum."""
+"""One token after the other, by the closed form of the minimum (MesaNet App. B)."""
 
 import jax
 import jax.numpy as jnp

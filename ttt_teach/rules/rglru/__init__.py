@@ -48,7 +48,7 @@ def rglru(
         x=(x, "B T D"),
         input_gate=(input_gate, "B T D"),
         log_decay=(log_decay, "B T D"),
-        state=(state, "B D"),
+        state=(state, "B D", None),
     )
     door.require("input_gate", y.input_gate, lambda i: (i >= 0) & (i <= 1), "a gate between 0 and 1")
     door.require("log_decay", y.log_decay, lambda g: g <= 0, "log_decay <= 0, a retention of at most 1")
