@@ -326,7 +326,7 @@ explore(draw_paths, condition=CONDITIONS, steps=range(9), start={"condition": 10
 #
 # **It ends.** More than $D$ nonzero vectors at right angles do not fit into $D$ dimensions. So one of $r_0,\dots,r_D$ is zero: **at most $D$ steps.** Better still: if $A$ has only $m$ different eigenvalues, split $r_0 = w_1 + \dots + w_m$ into its parts in the eigenspaces. All $A^i r_0 = \sum_n \mu_n^i w_n$ lie in the span of the $w_n$, which has at most $m$ dimensions, and so do all residuals: **at most $m$ steps.**
 #
-# Now read the code. It is the step of the package, with E04.13, the residual update, E04.14 and E04.12 in that order. (`z` is the residual `r` until section 10; `_ratio` is a division in which $0/0$ is 0.)
+# Now read the code. It is the step of the package, begun at the other end: E04.14 and E04.12 give the direction, E04.13 the way along it, and last the residual is updated. (`z` is the residual `r` until section 10; `_ratio` is a division in which $0/0$ is 0.)
 
 # %%
 print(inspect.getsource(inspect.getmodule(cg_trace)._step))

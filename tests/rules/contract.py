@@ -3,6 +3,7 @@
 :class:`Common` holds for every rule, :class:`Contract` adds what a rule with ``log_decay`` owes.
 """
 
+import inspect
 import itertools
 from functools import partial
 
@@ -243,6 +244,16 @@ class Common:
                     with pytest.raises(ValueError, match=f"{name} is {kind}; expected "):
                         self.call(args | {name: wrong}, "auto")
             assert x is not None
+
+    def test_scale_may_be_any_real_number(self, form):
+        """A float64 of NumPy among float32 arrays, as in ``scale=1 / np.sqrt(K)``, promotes nothing."""
+        if "scale" in inspect.signature(type(self).rule).parameters:
+            args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.draw(21))
+            want, _ = self.call(args, form, scale=0.5)
+            for scale in (np.float64(0.5), np.float32(0.5), jnp.float32(0.5), np.array(0.5)):
+                o, state = self.call(args, form, scale=scale)
+                np.testing.assert_array_equal(o, want)
+                assert {x.dtype for x in jax.tree.leaves((o, state))} == {jnp.dtype("float32")}
 
     def test_a_bad_form_or_chunk_is_named(self):
         args = self.draw(16)

@@ -368,6 +368,29 @@ class TestLaCT(Common):
         tokens = sum(x.size for x in (q, k, v, lr, momentum))
         assert kept < 1.1 * tokens + 4 * (T // 32) * 3 * D * D
 
+    @pytest.mark.parametrize("muon", [False, True])
+    def test_second_derivatives(self, muon):
+        """Of the chunk form's rules inside its scan, against autodiff of the stated loss twice."""
+        drawn = self.draw(36, T=7, H=1, K=3, V=3)
+        args = {name: drawn[name] for name in ("q", "k", "v", "lr", "weights", "momentum")}
+        rng = np.random.default_rng(37)
+        toward = jax.tree.map(lambda x: rng.normal(size=x.shape), args)
+
+        @partial(jax.jit, static_argnames="form")
+        def twice(args, form):
+            def loss(args):
+                return jnp.sum(jnp.sin(lact(**args, chunk=3, muon=muon, form=form)[0]))
+
+            def along(args):
+                return sum(
+                    jnp.vdot(g, t) for g, t in zip(*map(jax.tree.leaves, (jax.grad(loss)(args), toward)), strict=True)
+                )
+
+            return jax.grad(along)(args)
+
+        want, got = twice(args, "definition"), twice(args, "chunk")
+        jax.tree.map(partial(golden.check_close, "second derivative", tol=1e-8), got, want)
+
     def test_float32_stays_float32_on_any_device(self):
         """Every product of output and gradient asks for full precision; a gradient is traced outside the door."""
         args = self.draw(35)

@@ -27,6 +27,16 @@ class TestLinear(Contract):
                     want[t] += q[t, a] * np.prod(np.exp(g[i + 1 : t + 1, a])) * k[i, a] * v[i]
         golden.check_close("o", linear(**args, form=form)[0][0, :, 0], want, 1e-14)
 
+    def test_a_product_that_overflows_stays_where_it_belongs(self, form):
+        """q_0 . k_2 and, over the reset before token 2, q_2 . k_0 are infinite in float32, and neither is asked for."""
+        q, k = np.ones((2, 1, 4, 1, 1), np.float32)
+        q[0, [0, 2]] = k[0, [0, 2]] = 1e20
+        gate = np.zeros((1, 4, 1), np.float32)
+        gate[0, [1, 2]] = -np.inf
+        v = np.full_like(q, 1e-30)
+        o, _ = linear(q, k, v, log_decay=gate, form=form)
+        np.testing.assert_allclose(np.asarray(o)[0, [1, 3], 0, 0], [1e-30, 1e-10], rtol=1e-6)
+
     @pytest.mark.parametrize("scale", [np.ones(3), 1j])
     def test_a_scale_that_is_no_real_number_is_named(self, scale):
         with pytest.raises(ValueError, match="scale is .*; expected one real number"):

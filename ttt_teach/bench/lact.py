@@ -38,7 +38,7 @@ def rows() -> Iterator[str]:
 
 def row(args: dict, muon: bool) -> str:
     run = partial(lact, chunk=CHUNK, muon=muon)
-    output = jax.jit(lambda args: run(**args)[0])
+    output = jax.jit(lambda args: run(**args))
     gradient = jax.jit(jax.grad(lambda args: jnp.sum(jnp.square(run(**args)[0]))))
     took = race({"output": partial(output, args), "gradient": partial(gradient, args)})
     weights = nbytes(args["weights"]) * T // CHUNK

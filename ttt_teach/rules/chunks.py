@@ -18,12 +18,12 @@ def split(x: Float[Array, "T ..."], chunk: int, fill: float = 0.0) -> Float[Arra
     """Chunks of at most ``chunk`` tokens; the last is filled up with ``fill``, which must leave a state as it is."""
     C = max(min(chunk, len(x)), 1)
     x = jnp.pad(x, [(0, -len(x) % C)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
-    return x.reshape(-1, C, *x.shape[1:])
+    return x.reshape(len(x) // C, C, *x.shape[1:])
 
 
 def join(x: Float[Array, "N C ..."], T: int) -> Float[Array, "T ..."]:
     """The tokens in one row again, without the filling."""
-    return x.reshape(-1, *x.shape[2:])[:T]
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])[:T]
 
 
 def from_start(log_decay: Float[Array, "... C D"]) -> Float[Array, "... C D"]:
@@ -51,7 +51,8 @@ def decayed_scores(
 ) -> Float[Array, "C C"]:
     """zeta_ti weighing q_t . k_i: sum_c q_tc k_ic gamma_{i+1,c} ... gamma_tc for i <= t, 0 for i > t. D is 1 or K."""
     if log_decay.shape[-1] == 1:
-        return (q @ k.T) * decay(log_decay)
+        ζ = decay(log_decay)
+        return jnp.where(ζ == 0, 0, (q @ k.T) * ζ)  # a product that overflowed must not reach who does not see it
     return _by_halves(q, k, log_decay)
 
 
@@ -72,7 +73,9 @@ def _by_halves(q, k, log_decay):
     scores = jnp.sum(q * k, axis=-1)[:, None, None]  # a token meets its own write undecayed
     half = 1
     while half < size:
-        (_, q2), (k1, _), (g1, g2) = (x.reshape(-1, 2, half, x.shape[-1]).swapaxes(0, 1) for x in (q, k, log_decay))
+        (_, q2), (k1, _), (g1, g2) = (
+            x.reshape(size // (2 * half), 2, half, x.shape[-1]).swapaxes(0, 1) for x in (q, k, log_decay)
+        )
         read, write = from_start(g2) * q2, to_end(g1) * k1
         across = read @ write.mT if half >= 8 else jnp.sum(read[:, :, None] * write[:, None], axis=-1)
         scores = join_halves(scores, across)

@@ -39,14 +39,14 @@ def enter(**arguments: tuple) -> tuple[SimpleNamespace, SimpleNamespace]:
 
 
 def _as_float(name: str, value: ArrayLike) -> Array:
-    if jax.config.jax_debug_nans and known(value) and np.isnan(np.asarray(value)).any():
-        raise ValueError(f"{name} holds NaN; expected numbers (jax_debug_nans is on)")
     try:
         x = jnp.asarray(value)
     except (TypeError, ValueError) as error:  # a list with holes, text, an object
         raise ValueError(f"{name} is a {type(value).__name__}; expected a floating-point array ({error})") from None
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"{name} has dtype {x.dtype}; expected a floating-point array")
+    if jax.config.jax_debug_nans and known(x) and np.isnan(np.asarray(x)).any():
+        raise ValueError(f"{name} holds NaN; expected numbers (jax_debug_nans is on)")
     return x
 
 
@@ -70,22 +70,25 @@ def known(x: ArrayLike) -> bool:
     return not isinstance(x, jax.core.Tracer)
 
 
-def require(name: str, x: Array | None, holds: Callable[[Array], Array], expected: str) -> None:
-    """Raise ValueError unless every known entry of x satisfies ``holds``; the message shows the first that does not."""
+def require(name: str, x: Array | None, holds: Callable[[np.ndarray], np.ndarray], expected: str) -> None:
+    """Raise ValueError unless every known entry of x satisfies ``holds``; the message shows the first that does not.
+
+    In NumPy, so that under jit too an array from outside, which still has its values, can be looked at.
+    """
     if x is None or not known(x):
         return
-    with jax.ensure_compile_time_eval():  # under jit too, where an array from outside still has its values
-        wrong = x[~holds(x)]
+    x = np.asarray(x)
+    wrong = x[~holds(x)]
     if wrong.size:
         raise ValueError(f"{name} holds {float(wrong[0]):g}; expected {expected}")
 
 
-def number(name: str, value: ArrayLike) -> ArrayLike:
-    """One real number; it may be traced."""
+def number(name: str, value: ArrayLike, dtype) -> Array:
+    """One real number, in the compute dtype; it may be traced."""
     array = isinstance(value, jax.Array | np.ndarray) and value.ndim == 0 and jnp.issubdtype(value.dtype, jnp.number)
     if not (array or isinstance(value, numbers.Real | np.number)) or jnp.iscomplexobj(value):
         raise ValueError(f"{name} is {value!r}; expected one real number")
-    return value
+    return jnp.asarray(value if array else float(value), dtype)
 
 
 def length(name: str, value: int) -> int:
@@ -106,7 +109,7 @@ def per_channel(log_decay: Array | None, size: SimpleNamespace) -> Array:
 def pick(rule: str, forms: Mapping[str, Callable], form: str) -> Callable:
     """The form asked for; ``"auto"`` is the last, and fastest, that the rule has."""
     name = list(forms)[-1] if form == "auto" else form
-    if name not in forms:
+    if not isinstance(name, str) or name not in forms:
         raise ValueError(f"form is {form!r}; {rule} has {', '.join(map(repr, forms))} and 'auto'")
     return forms[name]
 

@@ -73,9 +73,9 @@ def cg(
     then is below what the precision can reach. In any case it stops once |r_j| <= eps^2 |r_0|, with eps the
     machine epsilon of b: the carried residual is then far below the rounding errors of the true one, and
     going on would divide one underflow by another. ``precondition`` applies an approximation of A^-1, symmetric
-    and positive definite. A NaN or infinity in A, b or x0 gives NaN. One matvec a step, and one for an x0. Not
-    differentiable in reverse (a loop that stops by itself): wrap it in ``jax.lax.custom_linear_solve``, as
-    ``rules.mesa`` does.
+    and positive definite. A NaN or infinity in A, b or x0 gives NaN, but for b = 0, where A is never looked at. One
+    matvec a step, and one for an x0. Not differentiable in reverse (a loop that stops by itself): wrap it in
+    ``jax.lax.custom_linear_solve``, as ``rules.mesa`` does.
 
     Args: b ``[D]``, float32 or float64; x0 ``[D]``, zeros if None; max_steps, tol static.
 

@@ -40,6 +40,10 @@ def newton_schulz(G: Float[Array, "... M N"], steps: Steps = SCHED5) -> Float[Ar
 
     Args: G, any number of matrices; ``steps``, plain data, static under jit.
     """
+    return _iterated(G, steps)
+
+
+def _iterated(G, steps):
     unit, _ = _unit(G)
     X, _ = jax.lax.scan(_step, _wide(unit, G), _table(steps, G))
     return _wide(X, G)
@@ -74,8 +78,9 @@ def _wide(X, G):
     return X.mT if G.shape[-2] > G.shape[-1] else X
 
 
+@full_precision
 def _forward(G, steps):
-    return newton_schulz(G, steps), G
+    return _iterated(G, steps), G
 
 
 @full_precision

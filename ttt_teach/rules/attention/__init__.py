@@ -46,7 +46,7 @@ def attention(
     shared = size.HQ // max(size.H, 1)
     if shared * size.H != size.HQ:
         raise ValueError(f"q has {size.HQ} heads; expected a multiple of the {size.H} heads of k and v")
-    scale = size.K**-0.5 if scale is None else door.number("scale", scale)
+    scale = size.K**-0.5 if scale is None else door.number("scale", scale, size.dtype)
     o, _ = door.each_head(
         run,
         tokens=(x.q * scale, *(jnp.repeat(y, shared, axis=2) for y in (x.k, x.v))),

@@ -35,14 +35,16 @@ def delta(
         log_decay: log gamma, natural logarithm, <= 0: ``[B, T, H]`` or ``[B, T, H, K]``.
         scale: multiplies q.
         state: S before the first token, ``[B, H, K, V]``; zeros if None.
-        form: ``"definition"`` (the gradient step by autodiff), ``"recurrent"`` or ``"auto"``; both cost T K V.
+        form: ``"definition"`` (the gradient step by autodiff), ``"recurrent"`` (a scan; both T K V), ``"chunk"``
+            (T K V + T chunk (K + V), matrix products) or ``"auto"``.
+        chunk: tokens in a chunk. A NaN in one reaches all outputs of its chunk.
 
     Returns:
         o ``[B, T, H, V]`` in the dtype of v; S after the last token, ``[B, H, K, V]``, float32 (float64 if any
         input is).
 
     Raises:
-        ValueError: a shape or dtype that disagrees, log_decay > 0, an unknown form.
+        ValueError: a shape or dtype that disagrees, log_decay > 0, an unknown form, a chunk below 1.
     """
     run = door.pick("delta", FORMS, form)
     x, size = door.enter(
@@ -57,7 +59,14 @@ def delta(
     write_key = x.k if x.write_key is None else x.write_key
     o, S = door.each_head(
         run,
-        tokens=(x.q * door.number("scale", scale), x.k, x.v, x.beta, write_key, door.per_channel(x.log_decay, size)),
+        tokens=(
+            x.q * door.number("scale", scale, size.dtype),
+            x.k,
+            x.v,
+            x.beta,
+            write_key,
+            door.per_channel(x.log_decay, size),
+        ),
         states=(door.start(x.state, size.B, size.H, size.K, size.V, dtype=size.dtype),),
         chunk=door.length("chunk", chunk),
     )

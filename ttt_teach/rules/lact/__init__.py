@@ -48,7 +48,8 @@ def lact(
 
     A write takes d, the sum over the chunk of each matrix's ascent direction times its own rates, all at the W before
     it; M <- beta M + d with beta the mean momentum of the chunk (without momentum M = d); then W <- W + Muon(M), and
-    every row of W back to its initial norm n0: W / (|W| + 1e-5) n0. With Muon only the ratios of the rates matter.
+    every row of W back to its initial norm n0: W / (|W| + 1e-5) n0. With Muon only the ratios of the rates matter,
+    as long as |M| is far above its 1e-7.
 
     Args:
         q, k: ``[B, T, H, K]``. v: ``[B, T, H, V]``. lr: ``[B, T, H, 3]``, the rates of gate, up, out.
@@ -69,7 +70,8 @@ def lact(
         form: ``"definition"`` (autodiff of the stated loss), ``"recurrent"`` (token by token) or ``"chunk"``, the
             ``"auto"``: 9 products of T M K in all, and with Muon 15 of M K min(M, K) for each matrix and chunk. Its
             gradient takes about 3.5 times as long, and keeps the tokens and, of each chunk, W before and after the
-            step and the step's direction (with momentum M too).
+            step and the step's direction (with momentum M too). It has gradients of gradients, but no forward mode
+            (jvp). A gradient in a whole state needs ``allow_int``, for its count.
 
     Returns:
         o ``[B, T, H, V]`` (a schedule: as many tokens as it reads) in the dtype of v; LaCTState, float32 (float64 if

@@ -23,9 +23,13 @@ def silu(a):
 
 
 @jax.custom_vjp
-@full_precision
 def read(W: SwiGLU, q: Float[Array, "C K"]) -> Float[Array, "C V"]:
     """f_W of every query (LaCT Eq. 6)."""
+    return _read(W, q)
+
+
+@full_precision
+def _read(W, q):
     return (jax.nn.silu(q @ W.gate.T) * (q @ W.up.T)) @ W.out.T
 
 
@@ -39,17 +43,22 @@ def _read_back(kept, slope):
     return SwiGLU((q.T @ da).T, (q.T @ du).T, slope.T @ (s * u)), da @ W.gate + du @ W.up
 
 
-read.defvjp(lambda W, q: (read(W, q), (W, q)), _read_back)
+# No rule calls what it is the rule of: under a scan the second derivative would then be wrong.
+read.defvjp(lambda W, q: (_read(W, q), (W, q)), _read_back)
 
 
 @jax.custom_vjp
-@full_precision
 def direction(W: SwiGLU, k: Float[Array, "C K"], v: Float[Array, "C V"], lr: Float[Array, "C 3"]) -> SwiGLU:
     """Up sum_t <f(k_t), v_t>, each matrix with its own rates (LaCT Alg. 1).
 
     With a = gate k, u = up k, e = out' v of every token: d_gate = sum lr_gate (e u silu'(a)) k', d_up = sum lr_up
     (e silu(a)) k', d_out = sum lr_out v (silu(a) u)'.
     """
+    return _direction(W, k, v, lr)
+
+
+@full_precision
+def _direction(W, k, v, lr):
     u, e = k @ W.up.T, v @ W.out
     s, s1, _ = silu(k @ W.gate.T)
     lr_gate, lr_up, lr_out = jnp.split(lr, 3, axis=-1)
@@ -78,7 +87,7 @@ def _direction_back(kept, D):
     return SwiGLU((k.T @ da).T, (k.T @ du).T, v.T @ de), dk, dv, dlr
 
 
-direction.defvjp(lambda *given: (direction(*given), given), _direction_back)
+direction.defvjp(lambda *given: (_direction(*given), given), _direction_back)
 
 
 def absorb(memory: Memory, tokens: tuple) -> tuple[Memory, Float[Array, "C V"]]:

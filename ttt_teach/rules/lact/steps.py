@@ -36,10 +36,14 @@ def emptied(memory: Memory) -> Memory:
     return Memory(memory.W, memory.M, *jax.tree.map(jnp.zeros_like, memory[2:]))
 
 
+def _restored(Z, norms):
+    return Z * (norms / (length(Z) + GUARD))
+
+
 @jax.custom_vjp
 def restored(Z: Float[Array, "N D"], norms: Float[Array, "N 1"]) -> Float[Array, "N D"]:
     """Each row at its given norm: Z / (|Z| + 1e-5) n0. The gradient keeps Z alone."""
-    return Z * (norms / (length(Z) + GUARD))
+    return _restored(Z, norms)
 
 
 def _restored_back(kept, slope):
@@ -51,7 +55,8 @@ def _restored_back(kept, slope):
     return norms / (size + GUARD) * (slope - radial * Z), along
 
 
-restored.defvjp(lambda Z, norms: (restored(Z, norms), (Z, norms)), _restored_back)
+# The rule must not call what it is the rule of: under a scan the second derivative would then be wrong.
+restored.defvjp(lambda Z, norms: (_restored(Z, norms), (Z, norms)), _restored_back)
 
 
 def scheduled(

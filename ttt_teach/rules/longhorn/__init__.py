@@ -1,6 +1,6 @@
 """Longhorn: the delta rule's loss, stepped implicitly. No beta is too large."""
 
-import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -36,7 +36,8 @@ def longhorn(
         q, k: ``[B, T, H, K]``. v: ``[B, T, H, V]``. beta: weight of the new pair, >= 0, ``[B, T, H]``.
         scale: multiplies q.
         state: S before the first token, ``[B, H, K, V]``; zeros if None.
-        form: ``"definition"`` (the minimum by a direct solve at every token, T K^3), ``"recurrent"`` (a scan, T K V),
+        form: ``"definition"`` (the minimum by a direct solve at every token, T K^3, of a
+            system of condition number 1 + beta |k|^2, so it loses as many digits), ``"recurrent"`` (a scan, T K V),
             ``"chunk"`` or ``"auto"`` (matrix products, T K V + T chunk (K + V)).
         chunk: tokens per chunk.
 
@@ -58,12 +59,12 @@ def longhorn(
     door.require(
         "beta",
         x.beta,
-        lambda beta: (beta >= 0) & jnp.isfinite(beta),
+        lambda beta: (beta >= 0) & np.isfinite(beta),
         "beta >= 0 and finite: it weights a squared error",
     )
     o, S = door.each_head(
         run,
-        tokens=(x.q * door.number("scale", scale), x.k, x.v, x.beta),
+        tokens=(x.q * door.number("scale", scale, size.dtype), x.k, x.v, x.beta),
         states=(door.start(x.state, size.B, size.H, size.K, size.V, dtype=size.dtype),),
         chunk=door.length("chunk", chunk),
     )

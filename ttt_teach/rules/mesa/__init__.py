@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -46,8 +46,9 @@ def mesa(
 
     ``PCG`` takes the inverses of recursive least squares to begin with: exact without decay, and one step does; with
     gamma 0.99 and chunks of 64 five do, whatever the condition number. In float32 it gives NaN where H + diag(lam), of
-    a condition number about 1e7, is no longer positive definite; what CG returns there is noise. One token at a time
-    PCG pays K^3 for each, and CG is cheaper.
+    a condition number about 1e7, is no longer positive definite; what CG returns there is noise. Where the decay inside
+    a chunk is strong, or a reset, the inverses fit less well: few steps are then not enough, a tolerance is. One
+    token at a time PCG pays K^3 for each, and CG is cheaper.
 
     Args:
         q, k: ``[B, T, H, K]``. v: ``[B, T, H, V]``.
@@ -87,13 +88,13 @@ def mesa(
     door.require(
         "lam",
         x.lam,
-        lambda lam: (lam > 0) & jnp.isfinite(lam),
+        lambda lam: (lam > 0) & np.isfinite(lam),
         "lam > 0 and finite: the regression needs it to have one answer",
     )
     door.require(
         "beta",
         x.beta,
-        lambda beta: (beta >= 0) & jnp.isfinite(beta),
+        lambda beta: (beta >= 0) & np.isfinite(beta),
         "beta >= 0 and finite: it weights a squared error",
     )
     o, (G, H) = door.each_head(

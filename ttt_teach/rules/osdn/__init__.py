@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
@@ -87,7 +88,7 @@ def osdn(
     o, (S, d) = door.each_head(
         run,
         tokens=(
-            x.q * door.number("scale", scale),
+            x.q * door.number("scale", scale, size.dtype),
             x.k,
             x.v,
             x.beta,
@@ -112,12 +113,12 @@ def _learner(step_size: ArrayLike, bounds: tuple[ArrayLike, ArrayLike], eps: Arr
     except (TypeError, ValueError):
         raise ValueError(f"bounds is {bounds!r}; expected two numbers (lo, hi)") from None
     numbers = ("step_size", step_size), ("bounds", lo), ("bounds", hi), ("eps", eps)
-    learner = Learner(*(jnp.asarray(door.number(name, x), dtype) for name, x in numbers))
-    door.require("step_size", learner.step_size, lambda x: (x >= 0) & jnp.isfinite(x), "step_size >= 0 and finite")
-    door.require("bounds", learner.lo, lambda lo: ~jnp.isnan(lo), "two numbers (lo, hi)")
+    learner = Learner(*(door.number(name, x, dtype) for name, x in numbers))
+    door.require("step_size", learner.step_size, lambda x: (x >= 0) & np.isfinite(x), "step_size >= 0 and finite")
+    door.require("bounds", learner.lo, lambda lo: ~np.isnan(lo), "two numbers (lo, hi)")
     if door.known(learner.lo):
         door.require("bounds", learner.hi, lambda hi: hi >= learner.lo, f"hi >= lo, which is {learner.lo:g}")
     door.require(
-        "eps", learner.eps, lambda x: (x > 0) & jnp.isfinite(x), "eps > 0 and finite, also in the compute dtype"
+        "eps", learner.eps, lambda x: (x > 0) & np.isfinite(x), "eps > 0 and finite, also in the compute dtype"
     )
     return learner
