@@ -283,7 +283,7 @@ claim(
 # | – | `order` | text or a schedule | LaCT: whether a chunk is read before or after it is written |
 # | $x_t$ | `x` | `[B, T, D]` | RG-LRU: the input |
 # | $i_t$ | `input_gate` | `[B, T, D]` | RG-LRU: how much of it enters |
-# | – | `solver` | `CG(max_steps, tol)` | how Mesa's system is solved; `PCG` is the same with a preconditioner, in the chunk form |
+# | – | `solver` | `CG(max_steps, tol)` | how Mesa's system is solved; `PCG` is the same with a preconditioner |
 # | $\epsilon$ | `tol` | number | stop once the residual is at most $\epsilon$ times the first |
 # | – | `max_steps` | number | and after so many steps in any case |
 # | – | `form` | text | `"definition"`, `"recurrent"`, `"chunk"`, or `"auto"`, the fastest there is |
