@@ -39,6 +39,6 @@ def test_numbers_are_read():
 def test_the_file_is_there_and_cites_the_equation(paper, cited, path):
     text = (ROOT / path).read_text(encoding="utf-8")
     wanted = numbers(cited)
-    parts = re.findall(r"(?:App|Sec|Fig|Alg|Lemma)\w*\.? [A-Z\d.]+", cited)
+    parts = re.findall(r"(?:App|Sec|Fig|Alg|Lemma|Theorems)\w*\.? [A-Z\d.]+", cited)
     assert paper in text
     assert (wanted and wanted & numbers(text)) or any(part.split()[-1] in text for part in parts)

@@ -52,7 +52,7 @@ def decayed_scores(
     """zeta_ti weighing q_t . k_i: sum_c q_tc k_ic gamma_{i+1,c} ... gamma_tc for i <= t, 0 for i > t. D is 1 or K."""
     if log_decay.shape[-1] == 1:
         ζ = decay(log_decay)
-        return jnp.where(ζ == 0, 0, (q @ k.T) * ζ)  # a product that overflowed must not reach who does not see it
+        return jnp.where(ζ == 0, 0, (q @ k.T) * ζ)  # an overflow must not reach a token that does not see it
     return _by_halves(q, k, log_decay)
 
 

@@ -21,7 +21,7 @@ def enter(**arguments: tuple) -> tuple[SimpleNamespace, SimpleNamespace]:
     """Read ``name=(value, layout, ...)``: the arrays in the compute dtype, and the sizes the layouts name.
 
     A layout is a string such as ``"B T H K"``; a letter has one size throughout the call. An argument may
-    have several layouts (the one with its number of axes counts), None among them if it may be left out. Sizes also
+    have several layouts (that with as many axes as the array counts), None among them if it may be left out. Sizes also
     carry ``dtype``, the compute dtype: float64 if any argument is, else float32.
 
     Raises ValueError: not a float array, or a shape that disagrees; NaN when ``jax_debug_nans`` is on.
@@ -39,15 +39,22 @@ def enter(**arguments: tuple) -> tuple[SimpleNamespace, SimpleNamespace]:
 
 
 def _as_float(name: str, value: ArrayLike) -> Array:
+    if jax.config.jax_debug_nans and _holds_nan(value):
+        raise ValueError(f"{name} holds NaN; expected numbers (jax_debug_nans is on)")
     try:
         x = jnp.asarray(value)
     except (TypeError, ValueError) as error:  # a list with holes, text, an object
         raise ValueError(f"{name} is a {type(value).__name__}; expected a floating-point array ({error})") from None
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(f"{name} has dtype {x.dtype}; expected a floating-point array")
-    if jax.config.jax_debug_nans and known(x) and np.isnan(np.asarray(x)).any():
-        raise ValueError(f"{name} holds NaN; expected numbers (jax_debug_nans is on)")
     return x
+
+
+def _holds_nan(value: ArrayLike) -> bool:
+    try:
+        return known(value) and bool(np.isnan(np.asarray(value)).any())
+    except (TypeError, ValueError):  # no array of numbers at all, which has its own message
+        return False
 
 
 def _bind(name: str, x: Array, layouts: Sequence[str | None], sizes: dict[str, int]) -> None:
@@ -107,7 +114,7 @@ def per_channel(log_decay: Array | None, size: SimpleNamespace) -> Array:
 
 
 def pick(rule: str, forms: Mapping[str, Callable], form: str) -> Callable:
-    """The form asked for; ``"auto"`` is the last, and fastest, that the rule has."""
+    """The form asked for; ``"auto"`` is the last that the rule has, the one for training on an accelerator."""
     name = list(forms)[-1] if form == "auto" else form
     if not isinstance(name, str) or name not in forms:
         raise ValueError(f"form is {form!r}; {rule} has {', '.join(map(repr, forms))} and 'auto'")
@@ -118,8 +125,8 @@ def each_head(form: Callable, tokens: tuple, states: tuple, heads: tuple = (), s
     """``form(*tokens, *heads, *states, *shared, **options) -> (o, state)`` for every head, which sees its own of each.
 
     tokens ``[B, T, H, ...]`` become ``[T, ...]``, heads ``[H, ...]`` become ``[...]``, states ``[B, H, ...]`` likewise;
-    what is shared stays one for all, so that a lax.cond on it stays a choice. Options are plain data, hashable; a form
-    gets those its signature names. Compiled once per form, shapes and options.
+    what is shared stays one for all, so that a lax.cond on it stays a branch and is no select. Options are plain data,
+    hashable; a form gets those its signature names. Compiled once per form, shapes and options.
     """
     takes = inspect.signature(form).parameters
     return _spread(form, tokens, heads, states, shared, tuple((n, x) for n, x in options.items() if n in takes))

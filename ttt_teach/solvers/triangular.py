@@ -1,4 +1,4 @@
-"""The inverse of a unit lower triangular matrix, by halves: what turns a chunk of the delta rule into products."""
+"""The inverse of a unit lower triangular matrix, by halves: a chunk of the delta rule as products (OSDN Sec. 4.3)."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ BLOCK = 8  # solved row by row, all blocks at once; above it matrix products are
 
 @jax.custom_jvp
 def unit_lower_inverse(A: Float[Array, "... C C"]) -> Float[Array, "... C C"]:
-    """(I + A)^-1 for a strictly lower triangular A, by forward substitution (what is above is not looked at).
+    """(I + A)^-1 for a strictly lower triangular A, by forward substitution; the rest of A is ignored.
 
     Blocks of eight rows first; then [[X, 0], [B, Y]]^-1 = [[X^-1, 0], [-Y^-1 B X^-1, Y^-1]], twice as large each
     time. Backward stable row by row as substitution is, unlike I - A + A^2 - ..., whose terms grow and cancel

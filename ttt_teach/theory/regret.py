@@ -1,4 +1,4 @@
-"""OSDN's two guarantees: regret of the learned scale turns into a product of error ratios (OSDN Theorems 5.1 and 5.2).
+"""OSDN's two guarantees: regret of the learned scale turns into a product of error ratios (OSDN Theorems 5.1, 5.2).
 
 One head, in NumPy: keys k ``[T, K]``, write steps beta ``[T]``, scales d ``[T, K]`` (those of the writes) or ``[K]``
 (a fixed one). A token's write leaves the share q_t = (1 - beta_t <d_t, k_t^2>)^2 of its squared error.

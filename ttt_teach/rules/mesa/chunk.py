@@ -61,5 +61,5 @@ def chunkwise(
 
 
 def _is_a_solution(primitive, *_, **__) -> bool:
-    """What jax.checkpoint is to keep: or the gradient would solve for it once more."""
+    """What jax.checkpoint keeps: the solutions, or the gradient would solve for them once more."""
     return primitive is jax.lax.linear_solve_p

@@ -12,7 +12,7 @@ Matvec = Callable[[Float[Array, " K"]], Float[Array, " K"]]
 
 
 def solve(A: Matvec, q: Float[Array, " K"], solver: CG, M: Matvec | None = None) -> Float[Array, " K"]:
-    """q* = A^-1 q, where A = H_t + diag(lam); M is about A^-1, if anybody knows.
+    """q* = A^-1 q, where A = H_t + diag(lam); M, if given, approximates A^-1.
 
     The gradient is the adjoint solve of MesaNet App. D (dq = u, dH = -u q*', dlam = -u q*), with the same
     solver and M; its stopping is relative too, so the size of the upstream gradient does not matter.

@@ -59,14 +59,16 @@ def osdn(
         scale: multiplies q.
         state: S and d before the first token; zeros and ones if None. A d outside the bounds is used for one write.
         form: ``"definition"`` (both gradients by autodiff), ``"recurrent"`` (a scan), ``"chunk"`` (matrix products) or
-            ``"auto"``; all cost T K V. chunk: tokens in one matrix product.
+            ``"auto"``. All cost T K V, the chunks T chunk (2 K + V) beside.
+        chunk: tokens in a chunk.
 
     Returns:
         o ``[B, T, H, V]`` in the dtype of v; OSDNState after the last token, float32 (float64 if any input is).
 
     Raises:
         ValueError: a shape or dtype that disagrees, log_decay > 0, a retention outside [0, 1], bounds that are not
-            two numbers lo <= hi, step_size < 0, eps <= 0, an unknown form.
+            two numbers lo <= hi, step_size < 0, eps <= 0, a beta_aware that is no bool, a state of another kind, an
+            unknown form, a chunk below 1.
     """
     run = door.pick("osdn", FORMS, form)
     if not isinstance(beta_aware, bool):

@@ -1,4 +1,4 @@
-"""The scale d of the write key, learned from keys and gates alone (OSDN Algorithm 1, phase 1; Eqs. 4 and 7)."""
+"""The scale d of the write key, learned from keys and gates alone (OSDN Algorithm 1, phase 1; Eqs. 3, 4 and 7)."""
 
 from typing import NamedTuple
 
@@ -115,5 +115,5 @@ def retained(r: Float[Array, " C"]) -> tuple[Float[Array, " C"], Float[Array, "C
 
 
 def _before(x, first):
-    """What was so one token earlier."""
+    """Shifted by one token; the first row is ``first``."""
     return jnp.concatenate([jnp.full_like(x[:1], first), x[:-1]])
