@@ -36,7 +36,8 @@ echo "$PWD: $told" >> "$LOG"
 
 # Runs a script as a Python does that cannot make environments: another one on the PATH must do it.
 UNFIT_PYTHON = """
-import runpy, sys
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 sys.executable = ""
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
