@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import jax
+import jax.numpy as jnp
 
 
 def race(runs: Mapping[str, Callable], rounds: int = 7) -> dict[str, float]:
@@ -21,10 +22,16 @@ def race(runs: Mapping[str, Callable], rounds: int = 7) -> dict[str, float]:
     return best
 
 
-def peak_bytes(f: Callable, *args) -> int:
-    """What the compiled f needs: arguments, results and all that it allocates in between."""
-    needs = jax.jit(f).lower(*args).compile().memory_analysis()
-    return needs.argument_size_in_bytes + needs.output_size_in_bytes + needs.temp_size_in_bytes
+def gradient(rule: Callable) -> Callable:
+    """Of the sum of the squared outputs, in every argument."""
+    return jax.jit(jax.grad(lambda args: jnp.sum(jnp.square(rule(**args)[0]))))
+
+
+def memory(f: Callable, args, kept: int) -> float:
+    """Arguments, results and temporaries of a jitted f without ``kept`` bytes, in sizes of the arguments."""
+    needs = f.lower(args).compile().memory_analysis()
+    everything = needs.argument_size_in_bytes + needs.output_size_in_bytes + needs.temp_size_in_bytes
+    return (everything - kept) / nbytes(args)
 
 
 def nbytes(tree) -> int:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ttt_teach import SwiGLU, lact
-from ttt_teach.bench.clock import nbytes, peak_bytes, race
+from ttt_teach.bench.clock import gradient, memory, nbytes, race
 from ttt_teach.tasks import unit
 
 B, T, H, CHUNK = 1, 4096, 2, 512
@@ -39,8 +39,7 @@ def rows() -> Iterator[str]:
 def row(args: dict, muon: bool) -> str:
     run = partial(lact, chunk=CHUNK, muon=muon)
     output = jax.jit(lambda args: run(**args))
-    gradient = jax.jit(jax.grad(lambda args: jnp.sum(jnp.square(run(**args)[0]))))
-    took = race({"output": partial(output, args), "gradient": partial(gradient, args)})
-    weights = nbytes(args["weights"]) * T // CHUNK
-    memory = (peak_bytes(gradient, args) - weights) / nbytes(args)
-    return f"{took['output']:10.1f}{took['gradient']:10.1f}{took['gradient'] / took['output']:8.2f}{memory:22.1f}"
+    slope = gradient(run)
+    took = race({"output": partial(output, args), "gradient": partial(slope, args)})
+    lean = memory(slope, args, nbytes(args["weights"]) * T // CHUNK)
+    return f"{took['output']:10.1f}{took['gradient']:10.1f}{took['gradient'] / took['output']:8.2f}{lean:22.1f}"

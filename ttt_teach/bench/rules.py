@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ttt_teach import CG, PCG, delta, linear, mesa, osdn
-from ttt_teach.bench.clock import nbytes, peak_bytes, race
+from ttt_teach.bench.clock import gradient, memory, nbytes, race
 from ttt_teach.tasks import unit
 
 B, T, H, D = 1, 4096, 4, 64
@@ -55,10 +55,6 @@ def output(rule: Callable) -> Callable:
     return jax.jit(lambda args: rule(**args)[0])
 
 
-def gradient(rule: Callable) -> Callable:
-    return jax.jit(jax.grad(lambda args: jnp.sum(jnp.square(rule(**args)[0]))))
-
-
 def rows() -> Iterator[str]:
     """Chunk form against recurrence, B 1, T 4096, H 4, K = V = 64, float32: ms, least of seven"""
     head = "".join(f"{x:>11}" for x in ("recurrent", "chunk", "ratio"))
@@ -78,5 +74,5 @@ def row(contest: Contest) -> str:
     f = output(contest.chunk)
     took = race({"short": partial(f, args), "long": partial(f, long)}, rounds=3)
     boundaries = nbytes(contest.chunk(**args)[1]) * T // CHUNK
-    memory = (peak_bytes(gradient(contest.chunk), args) - boundaries) / nbytes(args)
-    return f"{cells}{memory:11.1f}{took['long'] / took['short']:10.1f}"
+    lean = memory(gradient(contest.chunk), args, boundaries)
+    return f"{cells}{lean:11.1f}{took['long'] / took['short']:10.1f}"

@@ -16,6 +16,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from ttt_teach.solvers.precision import full_precision
+
 
 def enter(**arguments: tuple) -> tuple[SimpleNamespace, SimpleNamespace]:
     """Read ``name=(value, layout, ...)``: the arrays in the compute dtype, and the sizes the layouts name.
@@ -142,8 +144,7 @@ def _spread(form, tokens, heads, states, shared, options):
         axis_name="heads",
     )
     over_batch = jax.vmap(over_heads, in_axes=(0,) * t + (None,) * h + (0,) * s + all_same, axis_name="batch")
-    with jax.default_matmul_precision("highest"):  # float32 means float32, also where a GPU would round to 11 bits
-        return over_batch(*tokens, *heads, *states, *shared)
+    return full_precision(over_batch)(*tokens, *heads, *states, *shared)
 
 
 def start(state: Array | None, *shape: int, dtype) -> Array:

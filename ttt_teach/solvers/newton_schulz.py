@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from ttt_teach.solvers.precision import full_precision
+
 Steps = tuple[tuple[float, float, float], ...]
 
 # One (a, b, c) a step; it takes every singular value s to a s + b s^3 + c s^5.
@@ -24,9 +26,6 @@ CONST5: Steps = ((3.4445, -4.7750, 2.0315),) * 5
 # Added to |G| before G is divided by it: the reference's constant, which keeps the zero matrix zero. It is the one
 # thing here that has a scale: a G as small as this is not brought to length 1.
 GUARD = 1e-7
-
-
-full_precision = jax.default_matmul_precision("highest")  # a GPU would round float32 to 11 bits
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from ttt_teach.solvers.precision import full_precision
+
 BLOCK = 8  # solved row by row, all blocks at once; above it matrix products are faster
 
 
@@ -31,7 +33,7 @@ def unit_lower_inverse(A: Float[Array, "... C C"]) -> Float[Array, "... C C"]:
 
 
 @unit_lower_inverse.defjvp
-@jax.default_matmul_precision("highest")  # traced later than its caller, so it must say for itself
+@full_precision
 def _tangent(primals, tangents):
     (A,), (dA,) = primals, tangents
     T = unit_lower_inverse(A)

@@ -12,6 +12,7 @@ from jax import Array
 from jaxtyping import Float
 
 from ttt_teach.rules import chunks
+from ttt_teach.solvers.precision import full_precision
 
 
 def chunkwise(
@@ -54,16 +55,13 @@ def _read(q, k, v, window):
     return jax.lax.map(read, jnp.arange(len(q)))
 
 
-# The two halves of the gradient are traced when the precision that the door asks for no longer holds.
-precise = partial(jax.default_matmul_precision, "highest")
-
-
+@full_precision
 def _forward(q, k, v, window):
-    with precise():
-        o, total, top = _read(q, k, v, window)
+    o, total, top = _read(q, k, v, window)
     return o, (q, k, v, o, total, top)
 
 
+@full_precision
 def _backward(window, kept, do):
     """With p_ij back from the sums: dv_j = sum_i p_ij do_i, and ds_ij = p_ij do_i . (v_j - o_i) is what reaches the
     score, so dq_i = sum_j ds_ij k_j and dk_j = sum_i ds_ij q_i."""
@@ -85,9 +83,8 @@ def _backward(window, kept, do):
 
         return _walk(add, (jnp.zeros_like(k[j]), jnp.zeros_like(v[j])), j, 1, q.shape, window)
 
-    with precise():
-        each = jnp.arange(len(q))
-        return jax.lax.map(to_queries, each), *jax.lax.map(to_keys, each)
+    each = jnp.arange(len(q))
+    return jax.lax.map(to_queries, each), *jax.lax.map(to_keys, each)
 
 
 attend.defvjp(_forward, _backward)

@@ -11,8 +11,7 @@ from jaxtyping import Float, Int
 
 from ttt_teach.rules.lact.definition import SwiGLU
 from ttt_teach.rules.lact.steps import Memory, emptied, scheduled, write
-
-full_precision = jax.default_matmul_precision("highest")  # a custom gradient is traced outside of what the door has set
+from ttt_teach.solvers.precision import full_precision
 
 
 def silu(a):

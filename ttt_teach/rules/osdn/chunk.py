@@ -3,7 +3,7 @@
 from jax import Array
 from jaxtyping import Float
 
-from ttt_teach.rules.delta import chunk as delta
+from ttt_teach.rules import delta
 from ttt_teach.rules.osdn import sweep
 
 

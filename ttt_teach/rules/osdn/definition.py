@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from ttt_teach.rules.osdn.sweep import Learner
+from ttt_teach.rules.osdn.sweep import Learner, clip
 
 
 def loss(S: Float[Array, "K V"], k: Float[Array, " K"], v: Float[Array, " V"]) -> Float[Array, ""]:
@@ -64,12 +64,7 @@ def definition(
         u = direction(v - S.T @ k)
         slope = jax.grad(progress)(d, k, u, b, learner.eps)
         S = written(S, k, v, β, d)
-        return (S, project(r * d - learner.step_size * slope, learner)), S.T @ q
+        return (S, clip(r * d - learner.step_size * slope, learner)), S.T @ q
 
     state, o = jax.lax.scan(step, (S, d), (q, k, v, beta, b, retention, log_decay))
     return o, state
-
-
-def project(x: Float[Array, " K"], learner: Learner) -> Float[Array, " K"]:
-    """The nearest point of the box, entry by entry; its slope is 1 where x is in the closed box, 0 elsewhere."""
-    return jnp.select([x < learner.lo, x > learner.hi], [learner.lo, learner.hi], x)
