@@ -1395,7 +1395,7 @@ claim(
 )
 
 # %% [markdown]
-# [C04.33] holds whatever the condition number. With forgetting the keys of the chunk fade while it is read, and a few steps remain.
+# [C04.33] holds in every head, whose condition numbers differ tenfold [C04.1]. With forgetting the keys of the chunk fade while it is read, and a few steps remain.
 #
 # > **Takeaway.** The chunk boundary knows almost everything about the tokens after it. About 6 steps on average in every head we have, 13 at most.
 #
