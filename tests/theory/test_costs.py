@@ -1,0 +1,120 @@
+"""The counts against those of the package: shapes of its states, and the operations of its recurrent forms."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from ttt_teach import CG, attention, delta, linear, longhorn, mesa
+from ttt_teach.theory import costs
+
+SIZES = [(64, 64), (64, 32), (32, 128)]
+each_size = pytest.mark.parametrize(("K", "V"), SIZES)
+
+
+def inputs(K, V, T=1):
+    q = k = jax.ShapeDtypeStruct((1, T, 1, K), "float32")
+    v = jax.ShapeDtypeStruct((1, T, 1, V), "float32")
+    gate = jax.ShapeDtypeStruct((1, T, 1), "float32")
+    return q, k, v, gate, gate, jax.ShapeDtypeStruct((1, K), "float32")
+
+
+RULES = {
+    "linear": lambda q, k, v, beta, log_decay, lam: linear(q, k, v, log_decay=log_decay, form="recurrent"),
+    "delta": lambda q, k, v, beta, log_decay, lam: delta(q, k, v, beta, log_decay=log_decay, form="recurrent"),
+    "longhorn": lambda q, k, v, beta, log_decay, lam: longhorn(q, k, v, beta, form="recurrent"),
+}
+
+
+def run_mesa(steps):
+    def run(q, k, v, beta, log_decay, lam):
+        return mesa(q, k, v, beta, lam, log_decay=log_decay, solver=CG(max_steps=steps), form="recurrent")
+
+    return run
+
+
+def on_matrices(program, smallest, steps):
+    """FLOPs of the operations of a program that touch ``smallest`` numbers or more; a loop without end runs ``steps``
+    times, as CG does that is given no tolerance."""
+    total = 0
+    for eqn in program.eqns:
+        name, params = eqn.primitive.name, eqn.params
+        if name == "scan":
+            total += params["length"] * on_matrices(params["jaxpr"].jaxpr, smallest, steps)
+        elif name == "while":
+            total += steps * on_matrices(params["body_jaxpr"].jaxpr, smallest, steps)
+        elif name == "custom_linear_solve":
+            total += on_matrices(params["jaxprs"].solve.jaxpr, smallest, steps)
+        elif "jaxpr" in params:
+            total += on_matrices(params["jaxpr"].jaxpr, smallest, steps)
+        elif max(x.aval.size for x in (*eqn.invars, *eqn.outvars)) >= smallest:
+            total += arithmetic(name, eqn)
+    return total
+
+
+def arithmetic(name, eqn):
+    if name == "dot_general":
+        (summed, _), _ = eqn.params["dimension_numbers"]
+        return 2 * eqn.outvars[0].aval.size * math.prod(eqn.invars[0].aval.shape[axis] for axis in summed)
+    return eqn.outvars[0].aval.size if name in ("mul", "add", "sub", "div") else 0
+
+
+def counted(rule, K, V, steps=0):
+    return on_matrices(jax.make_jaxpr(rule)(*inputs(K, V)).jaxpr, min(K * V, K * K), steps)
+
+
+# The package multiplies beta into the outer product and not into a vector: one more for every entry written.
+
+
+@each_size
+def test_flops_are_what_the_recurrences_of_the_package_do(K, V):
+    assert counted(RULES["linear"], K, V) == costs.linear(K, V).flops
+    assert counted(RULES["delta"], K, V) == costs.delta(K, V).flops + K * V
+    assert counted(RULES["longhorn"], K, V) == costs.delta(K, V).flops  # no decay
+    for steps in (0, 1, 30):
+        assert counted(run_mesa(steps), K, V, steps) == costs.mesa(K, V, steps).flops + K * V + K * K
+
+
+@pytest.mark.parametrize("T", [8, 64])
+def test_attention_reads_its_cache(T):
+    K, V = 32, 16
+    q, k, v, *_ = inputs(K, V, T)
+    whole = on_matrices(jax.make_jaxpr(lambda *x: attention(*x, form="definition"))(q, k, v).jaxpr, T * min(K, V), 0)
+    assert T * costs.attention(T, K, V).flops <= whole <= 1.1 * T * costs.attention(T, K, V).flops  # the rest: softmax
+    assert costs.attention(np.arange(3), K, V).state.tolist() == [0, 48, 96]
+
+
+@each_size
+@pytest.mark.parametrize("rule", RULES)
+def test_the_state_is_what_the_package_carries(rule, K, V):
+    wanted = costs.linear(K, V).state if rule == "linear" else costs.delta(K, V).state
+    assert jax.eval_shape(RULES[rule], *inputs(K, V, T=9))[1].size == wanted
+
+
+@each_size
+def test_mesa_carries_two_matrices(K, V):
+    G, H = jax.eval_shape(run_mesa(3), *inputs(K, V, T=9))[1]
+    assert G.size + H.size == costs.mesa(K, V, steps=3).state
+    assert costs.mesa(K, K, steps=3).state == 2 * K * K
+
+
+@pytest.mark.parametrize("d", [16, 128])
+def test_a_cache_is_larger_than_mesas_state_after_d_tokens(d):
+    t = costs.outgrown(d, costs.mesa(d, d, steps=30).state)
+    assert t == d + 1
+    assert costs.attention(t, d, d).state > costs.mesa(d, d, 30).state >= costs.attention(t - 1, d, d).state
+
+
+def test_table_5():
+    d, t, steps = 128, 2048, 30
+    assert costs.attention(t, d, d) == (2 * t * d, 4 * t * d)
+    assert costs.delta(d, d).state == d**2
+    assert costs.mesa(d, d, steps) == (2 * d**2, (2 * steps + 8) * d**2)
+
+
+def test_the_parameters_of_the_three_sizes():
+    """Approximately 140M, 440M and 940M in the paper; the width of the MLP is ours, three times that of the model."""
+    for depth, heads, dim, millions in ((14, 6, 768, 146), (28, 8, 1024, 434), (28, 12, 1536, 938)):
+        mixers = [costs.mesa_parameters(dim, heads)] * depth
+        assert round(costs.lm_parameters(50257, dim, mixers, 3 * dim) / 1e6) == millions
