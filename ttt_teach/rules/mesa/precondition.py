@@ -23,7 +23,7 @@ class Inverses:
     factor is at most 4, or what a token has long forgotten would weigh too much. The eigenvalues of
     M_t (H_t + diag(lam)) lie between 1 and 1 / s_t. Without decay M_t is the inverse, and one step is enough.
 
-    Each key takes a rank one from the inverse before it (Sherman and Morrison; MesaNet App. H), so
+    Each key takes a rank one from the inverse before it (``solvers.rls`` does so token by token; MesaNet App. H), so
     M_t = P - sum_{i<=t} u_i u_i' with P = M_0: linear attention once more. All u_i at once are the rows of E b P,
     where b_i b_i' is what key i adds and E the inverse Cholesky factor of I + b P b', whose first t rows and columns
     know of the first t keys alone.
