@@ -1,0 +1,33 @@
+"""Trainable layers and language models (Equinox). Not imported by ``import ttt_teach``: ``from ttt_teach import nn``.
+
+Everything that is no array is static, so ``jax.jit``, ``jax.grad`` and ``jax.tree.map`` take a model as it is. A model
+computes in the dtype of its parameters, gates, norms, states and logits in at least float32.
+"""
+
+from ttt_teach.nn.attention import Attention
+from ttt_teach.nn.fast_weights import GLA, DeltaNet
+from ttt_teach.nn.hawk import Hawk
+from ttt_teach.nn.lm import LM, SIZES, VOCAB, Block, backbone, cast, hawk, hawk_mesa, mesanet, parameters
+from ttt_teach.nn.mesa import Mesa, with_solver
+from ttt_teach.nn.parts import MLP, over_last
+
+__all__ = [
+    "GLA",
+    "LM",
+    "MLP",
+    "SIZES",
+    "VOCAB",
+    "Attention",
+    "Block",
+    "DeltaNet",
+    "Hawk",
+    "Mesa",
+    "backbone",
+    "cast",
+    "hawk",
+    "hawk_mesa",
+    "mesanet",
+    "over_last",
+    "parameters",
+    "with_solver",
+]

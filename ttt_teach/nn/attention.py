@@ -1,0 +1,84 @@
+"""Softmax attention with rotary positions: the layer that keeps every pair."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int, PRNGKeyArray
+
+from ttt_teach.nn.parts import Linear, check_input, count, wide
+from ttt_teach.rules.attention import attention
+
+BASE = 10_000.0  # channel pair j of K / 2 turns by BASE^(-2 j / K) radians a token (RoPE, arXiv 2104.09864)
+
+
+class AttentionState(NamedTuple):
+    """A cache: keys, already turned, and values of all tokens so far, or of the last window - 1."""
+
+    k: Float[Array, "B S H K"]
+    v: Float[Array, "B S H V"]
+    position: Int[Array, ""]  # of the next token
+
+
+class Attention(eqx.Module):
+    """Causal softmax attention over everything so far, or over the last ``window`` tokens, the token itself included.
+
+    ``mixer(x [B, T, dim], state=None) -> (y [B, T, dim], state)``; the state grows with T unless there is a window.
+    """
+
+    project: Linear
+    out: Linear
+    heads: int = eqx.field(static=True)
+    window: int | None = eqx.field(static=True)
+
+    def __init__(self, dim: int, heads: int, *, head_dim: int = 128, window: int | None = None, key: PRNGKeyArray):
+        if count("head_dim", head_dim) % 2:
+            raise ValueError(f"head_dim is {head_dim}; expected an even number, since channels are turned in pairs")
+        first, second = jax.random.split(key)
+        width = count("heads", heads) * head_dim
+        self.project = Linear(dim, 3 * width, key=first)
+        self.out = Linear(width, dim, key=second)
+        self.heads = heads
+        self.window = None if window is None else count("window", window)
+
+    def __call__(
+        self, x: Float[Array, "B T D"], state: AttentionState | None = None
+    ) -> tuple[Float[Array, "B T D"], AttentionState]:
+        check_input(x, len(self.project.weight), self.project.weight.dtype)
+        position = jnp.zeros((), jnp.int32) if state is None else state.position
+        B, T, width = *x.shape[:2], len(self.out.weight)
+        q, k, v = jnp.moveaxis(self.project(x).reshape(B, T, 3, self.heads, width // self.heads), 2, 0)
+        q, k = rotate(q, position), rotate(k, position)
+        if state is None:
+            o = attention(q, k, v, window=self.window)
+        else:
+            k, v = jnp.concatenate([state.k, k], axis=1), jnp.concatenate([state.v, v], axis=1)
+            o = attend(q, k, v, self.window)
+        kept = k.shape[1] if self.window is None else min(self.window - 1, k.shape[1])
+        cache = AttentionState(*(y[:, y.shape[1] - kept :] for y in (k, v)), position + T)
+        return self.out(o.reshape(B, T, width)), cache
+
+
+def rotate(x: Float[Array, "B T H K"], position: Int[Array, ""]) -> Float[Array, "B T H K"]:
+    """Channel pair (j, j + K/2) turned by the angle of its token, so q . k depends on their distance only."""
+    half = x.shape[-1] // 2
+    y = wide(x)
+    speed = BASE ** (-jnp.arange(half, dtype=y.dtype) / half)
+    angle = (position + jnp.arange(x.shape[1])).astype(y.dtype)[:, None] * speed[None]
+    cos, sin = (f(angle)[None, :, None] for f in (jnp.cos, jnp.sin))
+    a, b = y[..., :half], y[..., half:]
+    return jnp.concatenate([cos * a - sin * b, sin * a + cos * b], axis=-1).astype(x.dtype)
+
+
+def attend(
+    q: Float[Array, "B T H K"], k: Float[Array, "B S H K"], v: Float[Array, "B S H V"], window: int | None
+) -> Float[Array, "B T H V"]:
+    """Softmax attention of the last T of S tokens."""
+    T, S = q.shape[1], k.shape[1]
+    back = (jnp.arange(T) + S - T)[:, None] - jnp.arange(S)[None]
+    seen = (back >= 0) & (back < (S if window is None else window))
+    scores = jnp.einsum("bthk,bshk->bhts", wide(q), wide(k)) * q.shape[-1] ** -0.5
+    weights = jax.nn.softmax(jnp.where(seen[None, None], scores, -jnp.inf), axis=-1)
+    return jnp.einsum("bhts,bshv->bthv", weights, wide(v)).astype(v.dtype)
