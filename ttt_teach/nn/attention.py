@@ -66,7 +66,7 @@ def rotate(x: Float[Array, "B T H K"], position: Int[Array, ""]) -> Float[Array,
     half = x.shape[-1] // 2
     y = wide(x)
     speed = BASE ** (-jnp.arange(half, dtype=y.dtype) / half)
-    angle = (position + jnp.arange(x.shape[1])).astype(y.dtype)[:, None] * speed[None]
+    angle = (position + jnp.arange(x.shape[1], dtype=position.dtype)).astype(y.dtype)[:, None] * speed[None]
     cos, sin = (f(angle)[None, :, None] for f in (jnp.cos, jnp.sin))
     a, b = y[..., :half], y[..., half:]
     return jnp.concatenate([cos * a - sin * b, sin * a + cos * b], axis=-1).astype(x.dtype)

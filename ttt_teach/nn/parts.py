@@ -20,7 +20,7 @@ def count(name: str, value: int) -> int:
 
 def wide(x: Array) -> Array:
     """x in at least float32: gates, norms and logits are computed there, whatever the parameters are kept in."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(jnp.float64 if x.dtype == jnp.float64 else jnp.float32)
 
 
 def check_input(x: Array, dim: int, dtype) -> None:
