@@ -10,6 +10,7 @@ from ttt_teach.nn.hawk import Hawk
 from ttt_teach.nn.lm import LM, SIZES, VOCAB, Block, backbone, cast, hawk, hawk_mesa, mesanet, parameters
 from ttt_teach.nn.mesa import Mesa, with_solver
 from ttt_teach.nn.parts import MLP, over_last
+from ttt_teach.nn.train import Fit, fit
 
 __all__ = [
     "GLA",
@@ -20,10 +21,12 @@ __all__ = [
     "Attention",
     "Block",
     "DeltaNet",
+    "Fit",
     "Hawk",
     "Mesa",
     "backbone",
     "cast",
+    "fit",
     "hawk",
     "hawk_mesa",
     "mesanet",
