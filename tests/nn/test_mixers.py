@@ -57,14 +57,17 @@ def inputs():
 step = eqx.filter_jit(lambda mixer, x, state: mixer(x, state))
 
 
+def floats(state):
+    return [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+
 @eqx.filter_jit
 def whole(mixer, x):
     """Output, state, and the gradients of a sum that weighs all of both."""
 
     def loss(mixer, x):
         y, state = mixer(x)
-        floats = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        return jnp.sum(jnp.sin(y)) + sum(jnp.sum(jnp.sin(leaf)) for leaf in floats), (y, state)
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in [y, *floats(state)]), (y, state)
 
     (_, found), slopes = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(mixer, x)
     return *found, slopes
@@ -112,6 +115,25 @@ def test_nothing_leaks_from_the_future(name):
     moved, *_ = whole(m, x.at[:, 6].add(1.0))
     np.testing.assert_array_equal(moved[:, :6], y[:, :6])
     assert (np.abs(moved - y)[:, 6].max(-1) > 1e-3).all()
+
+
+@each_mixer
+def test_gradients_are_slopes(name):
+    """Along one direction in all parameters and inputs, by central differences.
+
+    1e-6: rounding takes 1e-10 of them, and near a signed gate of 0 the third derivative is large.
+    """
+    m, x = mixer(name), inputs()
+    arrays, tree = jax.tree.flatten((m, x))
+    keys = jax.random.split(jax.random.key(5), len(arrays))
+    way = [jax.random.normal(key, y.shape) for key, y in zip(keys, arrays, strict=True)]
+
+    def loss(size):
+        y, state, _ = whole(*jax.tree.unflatten(tree, [y + size * d for y, d in zip(arrays, way, strict=True)]))
+        return sum(float(jnp.sum(jnp.sin(leaf))) for leaf in [y, *floats(state)])
+
+    slope = sum(float(jnp.sum(g * d)) for g, d in zip(jax.tree.leaves(whole(m, x)[2]), way, strict=True))
+    np.testing.assert_allclose((loss(1e-6) - loss(-1e-6)) / 2e-6, slope, rtol=1e-6)
 
 
 @each_mixer

@@ -1,11 +1,12 @@
 """Trainable layers and language models (Equinox). Not imported by ``import ttt_teach``: ``from ttt_teach import nn``.
 
-Everything that is no array is static, so ``jax.jit``, ``jax.grad`` and ``jax.tree.map`` take a model as it is. A model
-computes in the dtype of its parameters, gates, norms, states and logits in at least float32.
+Everything that is no array is static, so ``jax.jit``, ``jax.grad``, ``jax.vmap`` and ``jax.tree.map`` take a model as
+an argument like any other. A model computes in the dtype of its parameters; gates, norms, memories and logits are kept
+in at least float32.
 """
 
 from ttt_teach.nn.attention import Attention
-from ttt_teach.nn.fast_weights import GLA, DeltaNet
+from ttt_teach.nn.fast_weights import GLA, DeltaNet, FastWeights
 from ttt_teach.nn.hawk import Hawk
 from ttt_teach.nn.lm import LM, SIZES, VOCAB, Block, backbone, cast, hawk, hawk_mesa, mesanet, parameters
 from ttt_teach.nn.mesa import Mesa, with_solver
@@ -21,6 +22,7 @@ __all__ = [
     "Attention",
     "Block",
     "DeltaNet",
+    "FastWeights",
     "Fit",
     "Hawk",
     "Mesa",

@@ -48,6 +48,19 @@ class FastWeights(eqx.Module):
     and the signs go into the values: with s_t = sign(gamma_1) ... sign(gamma_t), the rule reads s_t v_t and its output
     is multiplied by s_t. Every rule here is linear in the values, so this *is* S_t = gamma_t S_{t-1} + k_t v_t' and the
     gated delta rule with the signed gamma, exactly.
+
+    Args:
+        dim: width of the residual stream. heads; head_dim: K = V of each.
+        conv: width of the convolution. gated: whether there are forget gates; else nothing is forgotten.
+        negative_decay: gates in (-1, 1).
+
+    ``mixer(x [B, T, dim], state=None) -> (y [B, T, dim], state)``: x in the dtype of the parameters; the memory in
+    float32, or float64 if they are. Any T, 0 too. A subclass is a rule: it says in :meth:`rule` what is done with the
+    features.
+
+    Raises:
+        ValueError: a size that is no whole number >= 1, x of another shape or dtype, a state of another batch,
+            negative_decay without gates.
     """
 
     project: Linear
@@ -139,15 +152,21 @@ def _forget_gate(dim: int, heads: int, negative_decay: bool, key) -> Linear:
 
 
 class GLA(FastWeights):
-    """Gated linear attention with one gate per head: S_t = gamma_t S_{t-1} + beta_t k_t v_t' (MesaNet Eqs. 1-2)."""
+    """Gated linear attention, one gate per head: S_t = gamma_t S_{t-1} + beta_t k_t v_t', o_t = S_t'q_t (Eqs. 1-2).
+
+    Not GLA's own layer, whose gates are one per key channel: the paper compares rules in one layer (Sec. 4).
+    """
 
     def rule(self, features, memory):
         q, k, v, beta, log_decay, _ = features
-        return linear(q, k, beta[..., None].astype(v.dtype) * v, log_decay=log_decay, state=memory)
+        return linear(q, beta[..., None] * wide(k), v, log_decay=log_decay, state=memory)
 
 
 class DeltaNet(FastWeights):
-    """The gated delta rule, S' = gamma_t S_{t-1}, S_t = S' + beta_t k_t (v_t - S''k_t)'; DeltaNet if not ``gated``."""
+    """The gated delta rule, S_t = S + beta_t k_t (v_t - S'k_t)' from S = gamma_t S_{t-1} (Eq. 3); o_t = S_t'q_t.
+
+    ``gated=False`` is DeltaNet, with gates it is Gated DeltaNet.
+    """
 
     def rule(self, features, memory):
         q, k, v, beta, log_decay, _ = features
