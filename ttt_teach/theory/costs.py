@@ -25,7 +25,7 @@ def attention(t: ArrayLike, K: int, V: int) -> Cost:
 
 
 def linear(K: int, V: int) -> Cost:
-    """Linear attention with a gate (GLA, Mamba2; MesaNet Eqs. 1-2): for every entry 1 to decay, 2 to write, 2 to read."""
+    """Linear attention with a gate (GLA, Mamba2; MesaNet Eqs. 1-2): an entry takes 1 to decay, 2 to write, 2 to read."""
     return Cost(state=K * V, flops=5 * K * V)
 
 
