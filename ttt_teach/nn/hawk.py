@@ -26,6 +26,10 @@ class Hawk(eqx.Module):
     The gates of the RG-LRU are r = sigmoid(W_a y + b_a) and i = sigmoid(W_x y + b_x), of the convolution's output y,
     and log a_t = -8 r_t softplus(-Lambda) (Eqs. 1-4), with full matrices as the equations are printed.
 
+    The authors' code (recurrentgemma) differs: its W_a and W_x are block diagonal, its other maps have biases too, the
+    first token enters whole (h_1 = i_1 x_1, without the root of Eq. 4), and at the start a itself, not a^8, lies in
+    0.9 ... 0.999.
+
     ``mixer(x [B, T, dim], state=None) -> (y [B, T, dim], state)``.
     """
 
