@@ -2,11 +2,12 @@
 
 import math
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
 
-from ttt_teach import CG, attention, delta, linear, longhorn, mesa
+from ttt_teach import CG, attention, delta, linear, longhorn, mesa, nn
 from ttt_teach.theory import costs
 
 SIZES = [(64, 64), (64, 32), (32, 128)]
@@ -113,8 +114,25 @@ def test_table_5():
     assert costs.mesa(d, d, steps) == (2 * d**2, (2 * steps + 8) * d**2)
 
 
-def test_the_parameters_of_the_three_sizes():
-    """Approximately 140M, 440M and 940M in the paper; the width of the MLP is ours, three times that of the model."""
-    for depth, heads, dim, millions in ((14, 6, 768, 146), (28, 8, 1024, 434), (28, 12, 1536, 938)):
-        mixers = [costs.mesa_parameters(dim, heads)] * depth
-        assert round(costs.lm_parameters(50257, dim, mixers, 3 * dim) / 1e6) == millions
+def trained(make, *args, **kwargs):
+    """Numbers that a module trains; only shapes are computed."""
+    return nn.parameters(eqx.filter_eval_shape(lambda key: make(*args, **kwargs, key=key), jax.random.key(0)))
+
+
+def test_the_parameters_of_the_layers():
+    size = {"dim": 96, "heads": 3, "head_dim": 16}
+    assert trained(nn.Attention, **size) == costs.attention_parameters(**size)
+    assert trained(nn.GLA, **size, conv=3) == costs.gla_parameters(**size, conv=3)
+    assert trained(nn.DeltaNet, **size) == costs.gla_parameters(**size)
+    assert trained(nn.Mesa, **size, conv=3) == costs.mesa_parameters(**size, conv=3)
+    assert trained(nn.Hawk, 96, 64) == costs.hawk_parameters(96, 64)
+
+
+@pytest.mark.parametrize(("name", "millions"), [("140M", 146.2), ("440M", 434.0), ("940M", 937.7)])
+def test_the_parameters_of_the_three_sizes(name, millions):
+    """The width of the MLP is ours, three times that of the model."""
+    depth, heads, dim = nn.SIZES[name]
+    mixers = [costs.mesa_parameters(dim, heads)] * depth
+    wanted = costs.lm_parameters(nn.VOCAB, dim, mixers, 3 * dim)
+    assert trained(nn.mesanet, nn.VOCAB, dim, heads, depth, mlp_width=3 * dim) == wanted
+    assert round(wanted / 1e6, 1) == millions

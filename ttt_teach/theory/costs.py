@@ -25,7 +25,7 @@ def attention(t: ArrayLike, K: int, V: int) -> Cost:
 
 
 def linear(K: int, V: int) -> Cost:
-    """Linear attention with a gate (GLA, Mamba2; MesaNet Eqs. 1-2): an entry takes 1 to decay, 2 to write, 2 to read."""
+    """Linear attention with a gate (GLA, Mamba2; MesaNet Eqs. 1-2): per entry 1 to decay, 2 to write, 2 to read."""
     return Cost(state=K * V, flops=5 * K * V)
 
 
@@ -50,11 +50,26 @@ def outgrown(d: int, numbers: int) -> int:
 # --- parameters
 
 
-def mesa_parameters(dim: int, heads: int, head_dim: int = 128, conv: int = 4) -> int:
-    """A Mesa layer (MesaNet App. E): four projections, three short convolutions, two gates with bias, lam, a norm."""
-    width = heads * head_dim
+def attention_parameters(dim: int, heads: int, head_dim: int = 128) -> int:
+    """Softmax attention: four projections."""
+    return 4 * dim * heads * head_dim
+
+
+def gla_parameters(dim: int, heads: int, head_dim: int = 128, conv: int = 4) -> int:
+    """GLA or a gated delta rule in the paper's layer (App. E): like attention, and three short convolutions, two gates
+    with bias, and a norm shared by the heads."""
     gates = 2 * (dim * heads + heads)
-    return 4 * dim * width + 3 * conv * width + gates + width + head_dim
+    return attention_parameters(dim, heads, head_dim) + 3 * conv * heads * head_dim + gates + head_dim
+
+
+def mesa_parameters(dim: int, heads: int, head_dim: int = 128, conv: int = 4) -> int:
+    """Mesa in the same layer: lam besides, one for every head and key channel."""
+    return gla_parameters(dim, heads, head_dim, conv) + heads * head_dim
+
+
+def hawk_parameters(dim: int, width: int, conv: int = 4) -> int:
+    """Hawk: gate, entrance and exit; a short convolution; two square gates with bias; a decay for every channel."""
+    return 3 * dim * width + conv * width + 2 * (width * width + width) + width
 
 
 def swiglu_parameters(dim: int, width: int) -> int:
