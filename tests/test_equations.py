@@ -1,25 +1,30 @@
-"""The README's tables of equations lead to files that are there and that name the equation."""
+"""The pages of the papers lead to files that are there and that name the equation, and leave none out."""
 
 import pathlib
 import re
 
 import pytest
 
+from ttt_teach.site.prose import PAPERS
+
 ROOT = pathlib.Path(__file__).parent.parent
-SECTION = (ROOT / "README.md").read_text(encoding="utf-8").split("## Where an equation lives\n")[1].split("\n## ")[0]
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / PAPERS).glob("*.md"))}
+MESANET = {*range(1, 11), 39, 40}  # the numbered equations that the package stands on
 
 
-def rows():
-    paper = None
-    for line in SECTION.splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) != 5 or set(cells[1]) == {"-", " "}:
-            continue
-        if cells[3] == "code":
-            paper = cells[1].split(",")[0]
-        elif paper:
-            for path in re.findall(r"\]\(([^)]+)\)", cells[3]):
-                yield pytest.param(paper, cells[1], path, id=f"{paper}-{cells[1]}-{pathlib.Path(path).parent.name}")
+def rows(page):
+    """The rows of the tables of a page: what is cited, and the cells after it."""
+    for line in PAGES[page].splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if cells and cells[0] != "in the paper" and not set(cells[0]) <= {"-", " "}:
+            yield cells
+
+
+def places():
+    for page in PAGES:
+        for cited, _, code, *_ in rows(page):
+            for path in re.findall(r"\]\(([^)]+)\)", code):
+                yield pytest.param(page, cited, path, id=f"{page}-{cited}-{pathlib.Path(path).parent.name}")
 
 
 def numbers(text):
@@ -35,10 +40,20 @@ def test_numbers_are_read():
     assert numbers("see Eq. (3), Eqs. 4, 7; Eqs. (7)-(8) and Eqs. 39 to 40") == {3, 4, 7, 8, 39, 40}
 
 
-@pytest.mark.parametrize(("paper", "cited", "path"), list(rows()))
-def test_the_file_is_there_and_cites_the_equation(paper, cited, path):
-    text = (ROOT / path).read_text(encoding="utf-8")
+@pytest.mark.parametrize(("page", "cited", "path"), list(places()))
+def test_the_file_is_there_and_cites_the_equation(page, cited, path):
+    text = (ROOT / PAPERS / path).read_text(encoding="utf-8")
     wanted = numbers(cited)
-    parts = re.findall(r"(?:App|Sec|Fig|Alg|Lemma|Theorems)\w*\.? [A-Z\d.]+", cited)
-    assert paper in text
-    assert (wanted and wanted & numbers(text)) or any(part.split()[-1] in text for part in parts)
+    parts = re.findall(r"(?:App|Sec|Fig|Algorithm|Lemma|Theorem)\w*\.? [A-Z]?\d*(?:\.\d+)?", cited)
+    assert PAGES[page].removeprefix("# ").partition(":")[0] in text
+    assert (wanted and wanted & numbers(text)) or any(part in text for part in parts)
+
+
+def test_every_equation_of_mesanet_is_on_its_page():
+    cited = [numbers(cited) for cited, *_ in rows("mesanet")]
+    assert set().union(*cited) == MESANET
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_row_says_what_checks_it(page):
+    assert [cited for cited, *_, checked in rows(page) if not re.search(r"[CX]\d\d\.\d|\.py", checked)] == []

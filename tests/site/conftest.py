@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ttt_teach.site import build
+from ttt_teach.site.prose import PAPERS
 
 HEADER = """\
 # ---
@@ -31,6 +32,16 @@ One sentence about $x$, with a [link](notebooks/02-maths.ipynb#the-limit-lambdat
 ## Not part of the front page
 
 [Dead](nowhere.md)
+"""
+
+PAPER = """\
+# A paper: on arithmetic
+
+See [the notebook](../../../notebooks/02-maths.ipynb) and [the code](../../../package/code.py).
+
+| in the paper | what it says | checked |
+| --- | --- | --- |
+| Eq. 1 | $1 < 2$ | C02.1, X02.1 |
 """
 
 START = (
@@ -151,7 +162,10 @@ def write_checkout(folder: Path, readme: str = "# Small\n", **notebooks: str) ->
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory):
-    return write_checkout(tmp_path_factory.mktemp("checkout") / "root", README, _00_start=START, _02_maths=MATHS)
+    root = write_checkout(tmp_path_factory.mktemp("checkout") / "root", README, _00_start=START, _02_maths=MATHS)
+    (root / PAPERS).mkdir(parents=True)
+    (root / PAPERS / "paper.md").write_text(PAPER)
+    return root
 
 
 @pytest.fixture(scope="session")

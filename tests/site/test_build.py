@@ -10,7 +10,7 @@ from tests.site.conftest import PLAIN, write_checkout
 from ttt_teach.site import SiteError, build, pages
 from ttt_teach.site.pages import MARKER
 
-PAGES = ["index.html", "00-start.html", "02-maths.html", "ledger.html"]
+PAGES = ["index.html", "00-start.html", "02-maths.html", "ledger.html", "paper.html"]
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +99,16 @@ def test_the_ledger_lists_claims_and_errata(small_site):
         assert text in claims
     for text in ('href="02-maths.html#X02.1"', "one is two", "a wrong book, p. 1", "2 times above"):
         assert text in errata and text not in claims
+
+
+def test_a_paper_lists_what_it_says_and_the_claims_that_check_it(small_site):
+    index, paper = ((small_site / name).read_text() for name in ("index.html", "paper.html"))
+    assert '<a href="paper.html">A paper</a>: 1 claim,\n1 erratum' in index
+    assert '<a href="paper.html">A paper</a>' in (small_site / "02-maths.html").read_text()  # at the head of every page
+    text, ran = paper.split('id="as-it-ran"')
+    for link in ("02-maths.html", "files/package/code.py.txt", "02-maths.html#C02.1", "02-maths.html#X02.1"):
+        assert f'href="{link}"' in text
+    assert "one is below two" in ran and "one is two" in ran and "one equals one" not in ran
 
 
 @pytest.mark.parametrize(

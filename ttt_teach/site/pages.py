@@ -1,4 +1,4 @@
-"""The static site: one page for each notebook, the ledger of all claims, and a front page."""
+"""The static site: one page for each notebook and each paper, the ledger of all claims, and a front page."""
 
 import html
 import os
@@ -17,7 +17,7 @@ from ttt_teach.ledger import margin
 
 from .audit import problems
 from .execute import ROOT, Notebook, SiteError, execute, load
-from .prose import Page, Site, code, on_site
+from .prose import ID, PAPERS, Page, Site, code, on_site
 
 MARKER = ".ttt_teach-site"  # lists the files of a site, so that the next build removes these and no others
 LICENCE = "STIXTwoMath-LICENSE.txt"  # goes wherever the font goes
@@ -44,8 +44,9 @@ def build(out: Path, root: Path = ROOT) -> None:
         execute(notebooks, root / "notebooks", Path(drawn), static=True)
         files = {f"figures/{path.name}": path.read_bytes() for path in sorted(Path(drawn).iterdir())}
     files |= {"style.css": _style(), LICENCE: (_HERE / LICENCE).read_bytes()}
-    site = _site(notebooks)
-    pages = _pages(notebooks, site, _read(root / "README.md", "the front page").decode())
+    papers = {path.stem: _read(path, path.stem).decode() for path in sorted((root / PAPERS).glob("*.md"))}
+    site = _site(notebooks, papers)
+    pages = _pages(notebooks, papers, site, _read(root / "README.md", "the front page").decode())
     files |= {on_site(file): _read(root / file, page) for file, page in site.files.items()}
     if wrong := problems(pages, files):
         raise SiteError("the pages are not as they should be:\n" + "\n".join(wrong))
@@ -102,36 +103,50 @@ def _style() -> bytes:
     return face + (_HERE / "style.css").read_bytes()
 
 
-def _site(notebooks: list[Notebook]) -> Site:
+def _site(notebooks: list[Notebook], papers: dict[str, str]) -> Site:
     anchors = re.findall(r'\bid="([^"]+)"', "\n".join(map(_markdown, notebooks)))
-    return Site([notebook.name for notebook in notebooks], set(anchors))
+    return Site([notebook.name for notebook in notebooks], set(anchors), list(papers))
 
 
-def _pages(notebooks: list[Notebook], site: Site, readme: str) -> dict[str, str]:
+def _pages(notebooks: list[Notebook], papers: dict[str, str], site: Site, readme: str) -> dict[str, str]:
     """Every page as path -> HTML."""
-    pages = {"index.html": _front_page(notebooks, site, readme), "ledger.html": _ledger(notebooks, site)}
+    records = [record for notebook in notebooks for record in claims(notebook.node)]
+    titles = {name: _title(text) for name, text in papers.items()}
+
+    def render(template: str, **content) -> str:
+        return _TEMPLATES.get_template(template).render(papers=titles, margin=margin, **content)
+
+    introduction = Page("README.md", "", site).render(readme.partition("\n## ")[0])
+    paths = Page("the front page", "notebooks", site).render(_section(_markdown(notebooks[0]), "Reading paths"))
+    found = {name: _mentioned(text, records) for name, text in papers.items()}
+    pages = {
+        "index.html": render(
+            "index.html", introduction=Markup(introduction), paths=Markup(paths), notebooks=notebooks, found=found
+        ),
+        "ledger.html": render("ledger.html", page=Page("the ledger", "", site), records=records),
+    }
+    for name, text in papers.items():
+        page = Page(name, PAPERS, site)
+        text = Markup(page.render(text))
+        pages[f"{name}.html"] = render("paper.html", name=name, page=page, text=text, records=found[name])
     for before, notebook, after in zip([None, *notebooks], notebooks, [*notebooks[1:], None], strict=False):
         page = Page(notebook.name, "notebooks", site)
         cells = [Markup(_cell(cell, page)) for cell in notebook.node.cells]
-        pages[f"{notebook.name}.html"] = _TEMPLATES.get_template("notebook.html").render(
-            notebook=notebook, cells=cells, contents=page.contents, before=before, after=after
+        pages[f"{notebook.name}.html"] = render(
+            "notebook.html", notebook=notebook, cells=cells, contents=page.contents, before=before, after=after
         )
     return pages
 
 
-def _front_page(notebooks: list[Notebook], site: Site, readme: str) -> str:
-    """What the README says before its first section, the table of notebooks, and the reading paths of notebook 00."""
-    introduction = Page("README.md", "", site).render(readme.partition("\n## ")[0])
-    paths = Page("the front page", "notebooks", site).render(_section(_markdown(notebooks[0]), "Reading paths"))
-    return _TEMPLATES.get_template("index.html").render(
-        introduction=Markup(introduction), paths=Markup(paths), notebooks=notebooks
-    )
+def _title(markdown: str) -> str:
+    """The first heading, up to a colon: the name that a paper goes by."""
+    return re.match(r"# ([^:\n]+)", markdown)[1]
 
 
-def _ledger(notebooks: list[Notebook], site: Site) -> str:
-    records = [record for notebook in notebooks for record in claims(notebook.node)]
-    page = Page("the ledger", "", site)
-    return _TEMPLATES.get_template("ledger.html").render(records=records, page=page, margin=margin)
+def _mentioned(markdown: str, records: list[dict]) -> list[dict]:
+    """The claims and errata whose ids a text names."""
+    ids = set(ID.findall(markdown))
+    return [record for record in records if record["id"] in ids]
 
 
 def _markdown(notebook: Notebook) -> str:

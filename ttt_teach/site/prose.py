@@ -20,6 +20,7 @@ from pygments.lexers import PythonLexer
 from .execute import SiteError
 from .maths import mathml
 
+PAPERS = "ttt_teach/ledger/papers"  # a Markdown file for each: its equations, where they are derived and checked
 ID = re.compile(r"\b(?:[CXE]\d\d\.\d+|F\d\d[a-z])\b")
 _TAG_OR_TEXT = re.compile(r"(</?[a-zA-Z][^>]*>)")
 _INLINE_MATHS = r"<math>(?:(?!</math>).)*</math>"
@@ -32,11 +33,12 @@ _MATHS_OR_ID = re.compile(rf"\$\$(?P<display>.+?)\$\$|\$(?P<inline>.+?)\$|{ID.pa
 class Site:
     """What all pages share: where links may lead, and where they do.
 
-    notebooks: the names of all. anchors: ids set by hand in markdown, which links keep as they are.
+    notebooks, papers: the names of all. anchors: ids set by hand in markdown, which links keep as they are.
     """
 
     notebooks: Collection[str]
     anchors: Collection[str]
+    papers: Collection[str] = ()
     files: dict[str, str] = field(default_factory=dict)  # file of the checkout -> a page that links to it
 
 
@@ -89,6 +91,8 @@ class Page:
         folder, _, file = target.rpartition("/")
         name, suffix = posixpath.splitext(file)
         if folder == "notebooks" and suffix in (".ipynb", ".py") and name in self.site.notebooks:
+            return f"{name}.html{hash}{fragment}"
+        if folder == PAPERS and name in self.site.papers:
             return f"{name}.html{hash}{fragment}"
         if folder == "figures":
             return target
