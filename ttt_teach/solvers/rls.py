@@ -10,12 +10,15 @@ from ttt_teach.solvers.precision import full_precision
 
 
 def rls_update(
-    P: Float[Array, "K K"], k: Float[Array, " K"], beta: float | Float[Array, ""], gamma: float | Float[Array, ""] = 1.0
+    P: Float[Array, "K K"],
+    k: Float[Array, " K"],
+    beta: float | Float[Array, ""],
+    gamma: float | Float[Array, ""] = 1.0,
 ) -> Float[Array, "K K"]:
     """(gamma R + beta k k')^-1 from P = R^-1, by Sherman and Morrison; 3 K^2 multiplications.
 
-    P is taken for symmetric, and the result is symmetric to the bit. beta < 0 takes a pair out again, while
-    gamma + beta k'Pk > 0. With gamma = 0 there is no inverse to carry: the result is not finite.
+    P is taken for symmetric, and the result is symmetric to the bit. beta < 0 takes a pair
+    out again, while gamma + beta k'Pk > 0. With gamma = 0 the result is not finite.
     """
     u = P @ k / gamma
     return P / gamma - beta / (1 + beta * (k @ u)) * jnp.outer(u, u)
