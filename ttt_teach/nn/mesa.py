@@ -5,6 +5,7 @@ import copy
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
@@ -61,7 +62,8 @@ class Mesa(FastWeights):
             raise ValueError(f"decay_floor is {decay_floor!r}; expected a number in (0, 1]")
         if not isinstance(solver, CG):
             raise ValueError(f"solver is {solver!r}; expected CG(max_steps, tol) or PCG(max_steps, tol)")
-        self.ridge = jnp.full((heads, head_dim), jnp.log(jnp.expm1(lam_init - lam_min)))
+        start = lam_init - lam_min
+        self.ridge = jnp.full((heads, head_dim), start + np.log(-np.expm1(-start)))  # softplus of it is start
         self.solver, self.lam_min, self.decay_floor = solver, float(lam_min), float(decay_floor)
 
     @property

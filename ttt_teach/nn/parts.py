@@ -97,6 +97,7 @@ class MLP(eqx.Module):
     down: Linear
 
     def __init__(self, dim: int, width: int, *, key: PRNGKeyArray):
+        dim, width = count("dim", dim), count("width", width)
         gate, up, down = jax.random.split(key, 3)
         self.gate = Linear(dim, width, key=gate)
         self.up = Linear(dim, width, key=up)
