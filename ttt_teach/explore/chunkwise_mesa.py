@@ -89,7 +89,7 @@ def gate_errors(tokens, errors, says) -> Picture:
     ax.set(xlabel="token", ylabel="relative error of one gate", ylim=(1e-8, 3), yticks=[1e-8, 1e-6, 1e-4, 1e-2, 1])
     _legend_above(ax, 3)
     gone = "".join(f"the {name} is NaN from token {t} on; " for name, t in lost.items())
-    left = " and ".join(f"the {name} is off by {end:.1g}" for name, end in ends.items() if name not in lost)
+    left = ", ".join(f"the {name} is off by {end:.1g}" for name, end in ends.items() if name not in lost)
     return Picture(fig, f"{says}, float32: {gone}at token {tokens[-1]} {left}.", "F05c")
 
 
