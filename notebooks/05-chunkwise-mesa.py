@@ -295,7 +295,7 @@ claim(
 #
 # $$ \alpha = \frac{\langle R,R\rangle}{\langle P,\mathcal A(P)\rangle}, \quad X^+ = X + \alpha P, \quad R^+ = R - \alpha\,\mathcal A(P), \quad P^+ = R^+ + \frac{\langle R^+,R^+\rangle}{\langle R,R\rangle}\,P, \tag{E05.9} $$
 #
-# where $\langle\cdot,\cdot\rangle$ multiplies row by row and gives a column of $C$ numbers: every token has its own $\alpha$. Rows never mix, but for the sums over earlier *keys* in $\mathcal A$. It is the same CG for each token, only made at the same time.
+# where $\langle\cdot,\cdot\rangle$ multiplies row by row and gives a column of $C$ numbers: every token has its own $\alpha$. The rows of $X$, $R$ and $P$ never mix: a row of $\mathcal A(P)$ needs its own row of $P$, and the keys before it. It is the same CG for each token, only made at the same time.
 #
 # These are all the lines that a Mesa chunk needs. They will run four times in this notebook: here, under the counter, under the gradient, and in a kernel.
 
@@ -1398,7 +1398,7 @@ claim(
 #
 # ## 12 · What was settled
 #
-# **The answer.** A chunk of $C$ tokens changes nothing but the order of the sums [C05.2, C05.13, C05.29]. It takes $1+2C/K$ times the arithmetic of the scan in every solver round [C05.15] and makes $T(J+1)$ products in a row to $\frac TC(2J+2)$, or to $2J+4$ if the states come first [C05.19]. The least time is at $C_\star=\sqrt{w/2K}$, in a flat valley [C05.18]: at 128 tokens on an H200 with 192 heads, 64 being 5 % slower [C05.20, C05.21]. The gradient is handed one state for $C$ tokens: 48 times fewer numbers than the scan's for $C=64$, $K=V=32$ [C05.22, C05.23]. At width 128 a chunk of 64 doubles the arithmetic, and is also the largest that fits a kernel on a Hopper GPU in float32 [C05.28]. The form that is printed lacks a decay and is off by 8 % at a gate of 0.9975 with chunks of 64 [X05.1].
+# **The answer.** A chunk of $C$ tokens changes nothing but the order of the sums [C05.2, C05.13, C05.29]. It takes $1+2C/K$ times the arithmetic of the scan in every solver round [C05.15] and turns $T(J+1)$ products in a row into $\frac TC(2J+2)$, or into $2J+4$ if the states come first [C05.19]. The least time is at $C_\star=\sqrt{w/2K}$, in a flat valley [C05.18]: at 128 tokens on an H200 with 192 heads, 64 being 5 % slower [C05.20, C05.21]. The gradient is handed one state for $C$ tokens: 48.5 times fewer numbers than the scan's for $C=64$, $K=V=32$ [C05.22, C05.23]. At width 128 a chunk of 64 doubles the arithmetic, and is also the largest that fits a kernel on a Hopper GPU in float32 [C05.28]. The form that is printed lacks a decay and is off by 8 % at a gate of 0.9975 with chunks of 64 [X05.1].
 #
 # | section | claims |
 # |---|---|
