@@ -29,10 +29,18 @@ del os.environ["XLA_FLAGS"]
 
 # And what was compiled once is kept for the next run. Each process has its own: a file that one is writing would
 # reach the other half done.
+KEPT = ROOT / ".pytest_cache" / "jax"
 worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-jax.config.update("jax_compilation_cache_dir", str(ROOT / ".pytest_cache" / "jax" / worker))
+jax.config.update("jax_compilation_cache_dir", str(KEPT / worker))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+# What the tests start shares one, since nbval and the site execute the same notebooks. Where a size is given JAX locks
+# the folder (with filelock), and then looks at every file to add one: good for hundreds of files, not for thousands.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(KEPT / "notebooks")
+os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -19,7 +19,7 @@ def build_once(tmp_path_factory) -> Path:
     with _alone(shared / "site.lock"):
         if not site.exists():
             command = [sys.executable, "-m", "ttt_teach.site", "build", str(site)]
-            subprocess.run(command, check=True, timeout=280)
+            subprocess.run(command, check=True, timeout=580)
     return site
 
 
