@@ -83,7 +83,7 @@ from ttt_teach.ledger import check, claim
 #
 # All are in the package, under the names `linear`, `delta`, `mesa`, `attention`, `longhorn`, `osdn`, `lact` and `rglru`. Each exists as a
 # **definition**, which solves the problem as it is stated, and mostly also as a **recurrence**, which takes one token after the other, and in **chunks**, which turns
-# many tokens at a time into products of matrices. All give the same numbers. The notebooks so far are about the first three.
+# many tokens at a time into products of matrices. All give the same numbers. Notebooks 01 to 08 lead from softmax attention to Mesa and the network around it.
 
 # %% [markdown]
 # ## The smallest example: one pair
@@ -299,7 +299,12 @@ claim(
 # | --- | --- |
 # | half an hour | [00](00-start-here.ipynb), then the first explorer of [02](02-correlated-keys.ipynb#F02a) |
 # | one evening | [00](00-start-here.ipynb), [02](02-correlated-keys.ipynb) up to its section 6, and [04](04-conjugate-gradient.ipynb) up to its section 3 |
+# | a layer to implement | [03](03-mesa-objective.ipynb) what is solved, [04](04-conjugate-gradient.ipynb) sections 3 and 6 how, [05](05-chunkwise-mesa.ipynb) for many tokens at once, [06](06-implicit-gradient.ipynb) its gradient, [07](07-mesanet.ipynb) what stands around it |
 # | three sessions with a group | **1** [00](00-start-here.ipynb) and the two keys of 02; **2** the rest of 02, on your own arrays; **3** all of 04 |
+# | eight sessions, one paper | MesaNet from [01](01-fast-weights.ipynb) to [08](08-solver-budget.ipynb), a notebook each; whoever has read about fast weights begins with 02 |
+#
+# Questions that one notebook answers: what does each rule look at ([01](01-fast-weights.ipynb)); why a regression ([02](02-correlated-keys.ipynb)); why two matrices, and why not carry the inverse ([03](03-mesa-objective.ipynb));
+# how many solver steps ([04](04-conjugate-gradient.ipynb)); how long a chunk ([05](05-chunkwise-mesa.ipynb)); which gradient ([06](06-implicit-gradient.ipynb)); which network ([07](07-mesanet.ipynb)); where the steps are best spent ([08](08-solver-budget.ipynb)).
 #
 # Every notebook opens with a question and the minutes it takes, and ends with three questions for the group.
 

@@ -1550,4 +1550,4 @@ check("04.4", cap_solution, test_cap)
 #
 # **Minutes per beat, for whoever leads.** Sections 1 and 2: 8. Section 3: 12, and let somebody explain E04.12 at the board. Section 4: 10, most of it at F04b. Sections 5 and 6: 10. Section 7: 4. Sections 8 and 9: 10. Section 10: 8. Section 11 and questions: the rest. People get stuck at the induction under E04.11 and at the trap of section 7.
 #
-# **Next.** [Notebook 02](02-correlated-keys.ipynb) is where this system comes from; [notebook 00](00-start-here.ipynb) has the map.
+# **Next.** [Notebook 03](03-mesa-objective.ipynb) is where this system comes from. [Notebook 05](05-chunkwise-mesa.ipynb) takes a step for all tokens of a chunk at once, and [notebook 08](08-solver-budget.ipynb) asks where the steps are best spent.

@@ -44,7 +44,7 @@ def test_numbers_are_read():
 def test_the_file_is_there_and_cites_the_equation(page, cited, path):
     text = (ROOT / PAPERS / path).read_text(encoding="utf-8")
     wanted = numbers(cited)
-    parts = re.findall(r"(?:App|Sec|Fig|Algorithm|Lemma|Theorem)\w*\.? [A-Z]?\d*(?:\.\d+)?", cited)
+    parts = re.findall(r"(?:App|Sec|Fig|Table|Algorithm|Lemma|Theorem)\w*\.? [A-Z]?\d*(?:\.\d+)?", cited)
     assert PAGES[page].removeprefix("# ").partition(":")[0] in text
     assert (wanted and wanted & numbers(text)) or any(part in text for part in parts)
 
