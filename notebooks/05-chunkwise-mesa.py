@@ -921,7 +921,7 @@ claim(
 # **On a machine.** The package's chunk form on an H200 (dated, in the file that the next cell reads; `python -m ttt_teach.bench.chunks` measures anew): 2048 tokens, width 128, 30 rounds, float32, no kernel but what XLA makes. The picture is [F05f](#F05f). E05.20 says that the time should be $\frac aC + b + dC$ with the least at $\sqrt{a/d}$. Three numbers are fitted to seven.
 
 # %%
-with open("../ttt_teach/bench/mesa_chunks_h200.json") as file:
+with open("../ttt_teach/bench/results/mesa_chunks_h200.json") as file:
     h200 = json.load(file)
 lengths = np.array(h200["chunks"], float)
 
@@ -954,14 +954,14 @@ pictures.valley(lengths, ms, {heads: x[0] for heads, x in fits.items()})
 claim(
     "C05.20",
     "on an H200 with 192 heads a/C + b + d C describes the time to 5 percent, and of the chunks tried 128 is the fastest",
-    source="bench/mesa_chunks_h200.json; largest relative deviation, 1 added if another was the fastest",
+    source="bench/results/mesa_chunks_h200.json; largest relative deviation, 1 added if another was the fastest",
     error=fits[192][1] + float(lengths[np.argmin(ms[192])] != 128),
     tol=0.05,
 )
 claim(
     "C05.21",
     "there 64 tokens take 5 percent longer than 128; with one head the longest chunk tried, 512, is the fastest",
-    source="bench/mesa_chunks_h200.json; distance of the ratio from 1.05, 1 added if another was the fastest",
+    source="bench/results/mesa_chunks_h200.json; distance of the ratio from 1.05, 1 added if another was the fastest",
     error=abs(ms[192][3] / ms[192][4] - 1.05) + float(np.argmin(ms[1]) != len(lengths) - 1),
     tol=0.005,
 )

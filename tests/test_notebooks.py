@@ -26,7 +26,8 @@ CODE = "\n".join(
 # inverse of recursive least squares once it has blown up. Iterates of CG on the way amplify roundings, their gradients
 # more so (F06b), and a stop by tolerance may come a step earlier or later (F06d). The errors of F05c are roundings of
 # float32 logarithms, whose last bit is the library's. Training amplifies roundings too: elsewhere it ends in
-# another model that does the same (F07b, F07c, F07d).
+# another model that does the same (F07b, F07c, F07d, F08d). A stop that comes a step earlier or later moves a count of
+# F08a, F08b and F08e, and an error of F08c.
 ROUNDED = {
     "F03d.csv": 1.0,
     "F04c.csv": 0.1,
@@ -39,6 +40,11 @@ ROUNDED = {
     "F07b.csv": 0.4,
     "F07c.csv": 0.5,
     "F07d.csv": 0.2,
+    "F08a.csv": 0.15,
+    "F08b.csv": 0.15,
+    "F08c.csv": 0.1,
+    "F08d.csv": 0.4,
+    "F08e.csv": 0.05,
 }
 
 PAPERS = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / prose.PAPERS).glob("*.md")}

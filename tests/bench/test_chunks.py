@@ -9,7 +9,7 @@ from ttt_teach.bench import chunks
 
 
 def test_the_committed_times_are_of_the_sizes_measured_today():
-    measured = json.loads((Path(chunks.__file__).parent / "mesa_chunks_h200.json").read_text())
+    measured = json.loads((Path(chunks.__file__).parent / "results" / "mesa_chunks_h200.json").read_text())
     assert (measured["tokens"], measured["width"], measured["rounds"]) == (chunks.TOKENS, chunks.WIDTH, chunks.ROUNDS)
     assert tuple(measured["chunks"]) == chunks.SIZES
     assert {int(heads): len(ms) for heads, ms in measured["ms"].items()} == dict.fromkeys(

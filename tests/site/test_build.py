@@ -103,7 +103,7 @@ def test_the_ledger_lists_claims_and_errata(small_site):
 
 def test_a_paper_lists_what_it_says_and_the_claims_that_check_it(small_site):
     index, paper = ((small_site / name).read_text() for name in ("index.html", "paper.html"))
-    assert '<a href="paper.html">A paper</a>: 1 claim,\n1 erratum' in index
+    assert '<a href="paper.html">A paper</a>: 1 claim, 1 erratum' in index
     assert '<a href="paper.html">A paper</a>' in (small_site / "02-maths.html").read_text()  # at the head of every page
     text, ran = paper.split('id="as-it-ran"')
     for link in ("02-maths.html", "files/package/code.py.txt", "02-maths.html#C02.1", "02-maths.html#X02.1"):
