@@ -7,9 +7,15 @@ import platform
 
 import jax
 
-from ttt_teach.bench import lact, rules, sliders, solvers
+from ttt_teach.bench import budget, lact, rules, sliders, solvers
 
-TABLES = {"rules": rules.rows, "lact": lact.rows, "solvers": solvers.rows, "sliders": sliders.rows}
+TABLES = {
+    "rules": rules.rows,
+    "lact": lact.rows,
+    "solvers": solvers.rows,
+    "budget": budget.rows,
+    "sliders": sliders.rows,
+}
 
 
 def main(names=None):

@@ -79,15 +79,26 @@ class CountPCG(_Counting, PCG):
     pass
 
 
-def steps(args: dict[str, jax.Array], solver: CG) -> np.ndarray:
+def steps(args: dict[str, jax.Array], solver: CG, chunk: int = 64) -> np.ndarray:
     """The steps of every token, ``[T, H]``: o = G'x with G' = (1 / D, ..., 1 / D) and nothing written to it.
 
-    What is left of that G at token t is zeta_t0 times as much.
+    What is left of that G at token t is zeta_t0 times as much. A chunk a call, each with a new G, or strong forgetting
+    leaves nothing to count with.
     """
     _, T, H, D = args["q"].shape
-    state = MesaState(jnp.full((1, H, D, 1), 1 / D, jnp.float32), jnp.zeros((1, H, D, D), jnp.float32))
-    o = output(args | {"v": jnp.zeros((1, T, H, 1), jnp.float32), "state": state}, solver)
-    return np.rint(o[0, ..., 0] / np.exp(np.cumsum(args["log_decay"][0], axis=0))).astype(int)
+    dtype, counts = args["q"].dtype, []
+    G, sums = jnp.full((1, H, D, 1), 1 / D, dtype), jnp.zeros((1, H, D, D), dtype)
+    for start in range(0, T, chunk):
+        part = {n: args[n][:, start : start + chunk] for n in ("q", "k", "beta", "log_decay")} | {"lam": args["lam"]}
+        o, (_, sums) = counted(part | {"state": MesaState(G, sums)}, solver)
+        counts.append(o[0, ..., 0] / np.exp(np.cumsum(part["log_decay"][0], axis=0)))
+    return np.rint(np.concatenate(counts)).astype(int)
+
+
+@partial(jax.jit, static_argnames="solver")
+def counted(args, solver: CG):
+    B, T, H, _ = args["q"].shape
+    return mesa(**args, v=jnp.zeros((B, T, H, 1), args["q"].dtype), solver=solver)
 
 
 class Result(NamedTuple):
