@@ -15,7 +15,7 @@
 #     question: With a forget gate of 0.9, for how many tokens may a Mesa layer carry the inverse of its matrix instead of solving with it?
 #     minutes: 75
 #     seconds: 15
-#     settles: Three, if the read must be Mesa's to a tenth, for the regulariser decays; 122 in float32 and 312 in float64 until the arithmetic fails, where directions go unvisited. Before that, why the minimum is one formula of two sums, and the gate on key and value.
+#     settles: Three, if the read must be Mesa's to a tenth in the median head, for the regulariser decays; about 122 in float32 and 312 in float64, keys included, until the arithmetic fails where directions go unvisited. Before that, why the minimum is one formula of two sums, and the gate on key and value.
 # ---
 
 # %% [markdown]
@@ -45,11 +45,12 @@
 # | $w_i = \zeta_{ti}\beta_i$ | `weight` | the weight of pair $i$ at token $t$ |
 # | $\Lambda$ | `lam` | the regulariser, a diagonal matrix, $K\times K$; its entries $\lambda_1,\dots,\lambda_K$ are positive and the same at all tokens |
 # | $\Phi$ | `Φ` | the map that is sought, $V\times K$: it should take $k_i$ to $v_i$ |
-# | $G = \sum_i w_i\,k_iv_i^\top$ | `G` | $K\times V$. **The paper writes the transpose, $V\times K$**, and calls it $G$ too |
+# | $G = \sum_i w_i\,k_iv_i^\top$ | `G` | $K\times V$. **The paper writes the transpose, $V\times K$**, and calls it $G$ too; so does notebook 02 |
 # | $H = \sum_i w_i\,k_ik_i^\top$ | `H` | $K\times K$, symmetric |
 # | $A = H+\Lambda$ | `A` | the matrix of the regression |
 # | $R_t$, $P_t=R_t^{-1}$ | `P` | from section 7 on: the matrix of RLS, and its inverse |
 # | $\operatorname{Tr} X$ | | the trace, the sum of the diagonal |
+# | $X^\top$ | `X'` in claims | the transpose |
 #
 # In code tokens count from 0: token $t$ of the text has the index $t-1$.
 
@@ -413,13 +414,17 @@ claim(
 #
 # **Enough.** The pairs have gone. What is left of them are $H_t$, $G_t$ and one number $c_t$. And $c_t$ stands alone: it has no $\Phi$, so it has no part in the gradient, in the minimum, or in the difference of two losses. *For the map and all its reads, $G_t$ and $H_t$ are sufficient statistics.*
 #
-# **Nothing less.** E03.11 is a polynomial in the entries of $\Phi$, and its coefficients are the entries of $G_t$ and of $H_t+\Lambda$. Change one of them and it is another function.
+# **Nothing less.** E03.11 is a polynomial in the entries of $\Phi$, and its coefficients are the entries of $G_t$ and of $H_t+\Lambda$. Change one of them and it is another function. (Its minimum *at this token* could still be the same. At a later token, after other pairs, it would not be.)
 #
 # **What is lost.** The *value* of the loss. Write under one key the values $v+d$ and $v-d$; or write $v$ twice. Both give $H=2kk^\top$ and $G=2kv^\top$. But $c$ differs: $\lVert v+d\rVert^2+\lVert v-d\rVert^2=2\lVert v\rVert^2+2\lVert d\rVert^2$. The first memory has been contradicted and the second confirmed. A Mesa layer cannot tell: it reads the same in both, at this token and ever after. It does not know how good its memory is.
 #
 # **The sums run along.** Split off the last term, for which $\zeta_{tt}=1$, and apply E03.3 to the others:
 #
-# $$ G_t=\sum_{i<t}\gamma_t\zeta_{t-1,i}\,\beta_ik_iv_i^\top+\beta_tk_tv_t^\top=\gamma_tG_{t-1}+\beta_tk_tv_t^\top, \qquad H_t=\gamma_tH_{t-1}+\beta_tk_tk_t^\top, \qquad G_0=H_0=0 . \tag{E03.12} $$
+# $$ \sum_{i<t}\gamma_t\zeta_{t-1,i}\,\beta_ik_iv_i^\top+\beta_tk_tv_t^\top=\gamma_tG_{t-1}+\beta_tk_tv_t^\top, $$
+#
+# and likewise for $H$:
+#
+# $$ G_t=\gamma_tG_{t-1}+\beta_tk_tv_t^\top, \qquad H_t=\gamma_tH_{t-1}+\beta_tk_tk_t^\top, \qquad G_0=H_0=0 . \tag{E03.12} $$
 #
 # These are the recurrences of MesaNet Eqs. (7)-(8). The state is $KV+K^2$ numbers, of whatever length the text is. ($H$ is symmetric, so $K(K+1)/2$ of its numbers would do.) The ridge is *not* in the recurrence. It is added when the layer solves.
 
@@ -770,7 +775,7 @@ explore(draw_shares, gamma=gammas, lam=(0.01, 0.25, 1.0, 4.0, 50.0), start={"gam
 #
 # $$ \Phi_t=\Phi_{t-1}+\beta_t\,(v_t-\Phi_{t-1}k_t)\,(P_tk_t)^\top . \tag{E03.20} $$
 #
-# The error of the newest pair is written, as in the delta rule (E02.8 of [notebook 02](02-correlated-keys.ipynb)). But it is written at $P_tk_t$ instead of $k_t$: along the part of the key that is new. **Without forgetting, Mesa *is* the delta rule with another write key**, which the package's `delta` takes as an argument.
+# The error of the newest pair is written, as in the delta rule (E02.8 of [notebook 02](02-correlated-keys.ipynb)). But it is written at $P_tk_t$ instead of $k_t$: along the part of the key that is new: in an eigenvector of $R_t$ the entry of $k_t$ is divided by its eigenvalue, which is large where much has been written. **Without forgetting, Mesa *is* the delta rule with another write key**, which the package's `delta` takes as an argument.
 
 # %%
 print(inspect.getsource(rls_update))
@@ -819,7 +824,7 @@ claim(
 )
 claim(
     "C03.19",
-    "and in float32 to a tenth of a per cent",
+    "in float32, too, recursive least squares without forgetting reads what a fresh solve reads, to a tenth of a per cent",
     source="E03.19; the same, everything in float32",
     error=always["float32"].max(),
     tol=1e-3,
@@ -925,6 +930,7 @@ print(f"E03.24 at token 12: off by {miss:.0e}; the rank of its last term is {np.
 
 # %%
 GATES = (0.8, 0.9, 0.95, 0.99, 0.999)
+INVERTED = 64  # tokens of the comparison with E03.22, before the fresh solve itself suffers
 distance, larger, inverted, errors32 = {}, {}, [], {}
 for g in GATES:
     G, H = statistics(KEYS, VALUES, ones, g * ones)
@@ -932,7 +938,7 @@ for g in GATES:
     stays, decays = solved(G, H + ridge, Q), solved(G, H + left * ridge, Q)
     distance[g] = np.median(apart(decays, stays), axis=0)
     larger[g] = np.median(np.linalg.norm(decays, axis=-1) / np.linalg.norm(stays, axis=-1))
-    inverted.append(np.median(apart(rls_reads(KEYS, VALUES, Q, ones, g * ones, LAM)[0], decays)))
+    inverted.append(apart(rls_reads(KEYS, VALUES, Q, ones, g * ones, LAM)[0], decays)[:, :INVERTED].max())
     errors32[g] = apart(rls_reads(KEYS, VALUES, Q, ones, g * ones, LAM, np.float32)[0], decays)
 first = {g: int(np.argmax(line > 0.1)) + 1 for g, line in distance.items() if line.max() > 0.1}
 print("the reads part by a tenth at token", ", ".join(f"{t} (gamma {g})" for g, t in first.items()))
@@ -941,7 +947,7 @@ print(", ".join(f"{x:.2f} (gamma {g})" for g, x in larger.items()))
 pictures.decayed_picture(distance, LAM)
 
 # %% [markdown]
-# F03c is in tokens and in units of what Mesa reads. The two regressions begin alike, and where the memory is short they part *at once*: few pairs stand against the ridge there, so it has much to say. With $\gamma=0.9$ the fourth token has lost a tenth [C03.23], and after a hundred tokens the two reads have little in common. With a memory of a thousand tokens the weights are large against the ridge, and it hardly matters whether it is there.
+# F03c is in tokens and in units of what Mesa reads. The two regressions begin alike, and where the memory is short they part *at once*: few pairs stand against the ridge there, so it has much to say. With $\gamma=0.9$ the fourth read is off by a tenth [C03.23], and after a hundred tokens the two reads have little in common. With a memory of a thousand tokens the weights are large against the ridge, and it hardly matters whether it is there.
 #
 # Without its ridge the map answers at full strength in directions that it has hardly seen. What RLS reads is too *large* [C03.36].
 
@@ -949,7 +955,7 @@ pictures.decayed_picture(distance, LAM)
 claim(
     "C03.21",
     "the inverse that RLS carries belongs to the regression with the decayed ridge zeta_t0 Lambda",
-    source="E03.21, E03.22; reads against a fresh solve of that, median over 8 real heads and 512 tokens, float64, five gates",
+    source="E03.21, E03.22; reads against a fresh solve of that, largest of 8 real heads and the first 64 tokens, float64, five gates",
     error=max(inverted),
     tol=1e-11,
 )
@@ -965,7 +971,7 @@ claim(
 )
 claim(
     "X03.2",
-    "a ridge that is given to RLS as its start state regularises the later reads",
+    "a ridge that RLS is given as its start state does for later reads what a ridge that stays does",
     source="earlier Mesa layer, MesaNet App. H; relative distance from the reads with the ridge kept, median over 8 real heads, tokens 463 to 512, gamma 0.9",
     error=np.median(distance[0.9][-50:]),
     tol=0.01,
@@ -993,17 +999,17 @@ claim(
 #
 # $$ P_t\,n=\frac{1}{\zeta_{t0}\,\lambda}\,n, \qquad\text{with a constant gate}\quad P_t\,n=\frac{\gamma^{-t}}{\lambda}\,n . \tag{E03.25} $$
 #
-# **$P$ grows without bound in every direction that is not visited.** In exact arithmetic that is harmless: $G^\top n=\sum_iw_iv_i\,(k_i^\top n)=0$, so what has grown is never read. But the entries of $P$ are floating-point numbers with a relative error of $u$ ($2^{-24}$ in float32). The large part is spread over all entries, so *every* entry gets an error of about $u/(\zeta_{t0}\lambda)$, and with it the directions that $G$ does read. The read is off by about $\lVert G\rVert\,\lVert q\rVert\,u/(\zeta_{t0}\lambda)$. Take $\lVert G\rVert\lVert q\rVert$ to be of the size of a read. Then the read is wrong by the share $\varepsilon$ once
+# **$P$ grows without bound in every direction that is not visited.** In exact arithmetic, with keys that are exactly at a right angle to $n$, that is harmless: $G^\top n=\sum_iw_iv_i\,(k_i^\top n)=0$, so what has grown is never read. But the entries of $P$ are floating-point numbers with a relative error of $\epsilon$ ($2^{-24}$ in float32). The large part is spread over all entries, so *every* entry gets an error of about $\epsilon/(\zeta_{t0}\lambda)$, and with it the directions that $G$ does read. The read is off by about $\lVert G\rVert\,\lVert q\rVert\,\epsilon/(\zeta_{t0}\lambda)$. Take $\lVert G\rVert\lVert q\rVert$ to be of the size of a read. Then the read is wrong by the share $\delta$ once
 #
-# $$ \frac{u}{\zeta_{t0}\,\lambda}\approx\varepsilon, \qquad\text{that is}\qquad t\,\ln\frac1\gamma\approx\ln\frac{\varepsilon\lambda}{u} . \tag{E03.26} $$
+# $$ \frac{\epsilon}{\zeta_{t0}\,\lambda}\approx\delta, \qquad\text{that is}\qquad t\,\ln\frac1\gamma\approx\ln\frac{\delta\lambda}{\epsilon} . \tag{E03.26} $$
 #
-# Call $1/\ln\frac1\gamma$ a *memory length*; it is close to $\frac1{1-\gamma}$. **RLS lives a fixed number of memory lengths, and it is the precision that fixes it.** For $\varepsilon=0.1$ and $\lambda=0.25$ the formula says 12.9 in float32 and 33.0 in float64. More bits buy a factor of two or three, not safety.
+# Call $1/\ln\frac1\gamma$ a *memory length*; it is close to the $\frac1{1-\gamma}$ pairs of section 1. With changing gates $-\ln\zeta_{t0}$ memory lengths have gone by at token $t$. **RLS lives a fixed number of memory lengths, and it is the precision that fixes it.** For $\delta=0.1$ and $\lambda=0.25$ the formula says 12.9 in float32 and 33.0 in float64. More bits buy a factor of two or three, not safety, and they must be in the keys as well: a key rounded to float32 is no longer at a right angle to $n$, and then the *regression* itself, solved without error, reads something else [C03.38].
 #
 # Then it gets worse. Along the visited directions $P$ should be about $1/\mu$. When the error has reached that size, $P$ is no longer positive definite, and $1+\beta k^\top u$ may be zero or negative. In the end the squares in $uu^\top$ overflow, and all reads are NaN. Nothing warns before.
 #
 # Three inputs, 512 tokens each: a real head; keys that leave 16 of 32 directions alone (turned, so that the 16 are no axes); and 100 tokens of the real head after which token 101 is written again and again, as padding does it.
 #
-# **An exact answer to compare with.** Where $\zeta_{t0}\lambda$ is $10^{-20}$, a float64 solve with E03.22 is none. So we use E03.4: the regression as a list of pairs $\sqrt{w_i}\,k_i,\,\sqrt{w_i}\,v_i$ and $\sqrt{\zeta_{t0}\lambda}\,e_b,\,0$. Stack the keys as rows of $X$ and the values as rows of $Y$. Factor $X=QB$ with orthonormal columns in $Q$ and $B$ triangular. Then $R=X^\top X=B^\top B$ and $G=X^\top Y=B^\top Q^\top Y$, and the map is $\Phi^\top=R^{-1}G=B^{-1}Q^\top Y$. $R$ is never formed: what counts is the condition number of $B$, the *root* of that of $R$. And it runs along: all that the next token needs are $B$ and $Q^\top Y$, which stand for all pairs so far; multiply both by $\sqrt\gamma$, add one row, factor again. This is good for about 45 memory lengths. (For the second input we give it the keys in coordinates along the 16 directions; there the other 16 are exact zeros, and it is good for ever.)
+# **An exact answer to compare with.** Where $\zeta_{t0}\lambda$ is $10^{-20}$, a float64 solve with E03.22 is none. So we use E03.4: the regression as a list of pairs $\sqrt{w_i}\,k_i,\,\sqrt{w_i}\,v_i$ and $\sqrt{\zeta_{t0}\lambda}\,e_b,\,0$. Stack the keys as rows of $X$ and the values as rows of $Y$. Factor $X=QB$ with orthonormal columns in $Q$ and $B$ triangular. Then $R=X^\top X=B^\top B$ and $G=X^\top Y=B^\top Q^\top Y$, and the map is $\Phi^\top=R^{-1}G=B^{-1}Q^\top Y$. $R$ is never formed: what counts is the condition number of $B$, the *root* of that of $R$. And it runs along: all that the next token needs are $B$ and $Q^\top Y$, which stand for all pairs so far; multiply both by $\sqrt\gamma$, add one row, factor again. This is good for about 45 memory lengths: $B$ then has a condition number of about $e^{45/2}\approx6\cdot10^9$, and the claim below compares it with a plain solve while that can be trusted [C03.39]. (For the second input we give it the keys in coordinates along the 16 directions; there the other 16 are exact zeros, and it is good for ever.)
 
 
 # %%
@@ -1059,7 +1065,7 @@ error_of = {dtype: apart(o, truth) for dtype, o in reads_of.items()}
 # When does each case stop being sound? We count in memory lengths.
 
 # %%
-half = slice(len(DRAWN_GATES), 2 * len(DRAWN_GATES) - 1)  # half of the directions, gates 0.7 to 0.95
+silent_cases = slice(len(DRAWN_GATES), 2 * len(DRAWN_GATES) - 1)  # half of the directions, gates 0.7 to 0.95
 
 
 def lives(sound):
@@ -1069,7 +1075,7 @@ def lives(sound):
 
 wrong = {dtype: lives(error <= 0.1) for dtype, error in error_of.items()}
 definite = np.full((len(CASES), TOKENS), True)
-for i in range(*half.indices(len(CASES))):
+for i in range(*silent_cases.indices(len(CASES))):
     finite = np.isfinite(P_of[np.float32][i]).all((1, 2))
     definite[i] = finite
     definite[i, finite] = np.linalg.eigvalsh(P_of[np.float32][i, finite].astype(float))[:, 0] > 0
@@ -1081,7 +1087,7 @@ for what, line in (
     ("float32 reads are NaN", gone),
     ("a float64 read is wrong by a tenth", wrong[np.float64]),
 ):
-    print(f"{what:56}", *(f"{x:6.1f}" for x in line[half]))
+    print(f"{what:56}", *(f"{x:6.1f}" for x in line[silent_cases]))
 predicted = [np.log(0.1 * LAM / u) for u in (2.0**-24, 2.0**-53)]
 print(f"E03.26 predicts {predicted[0]:.1f} in float32 and {predicted[1]:.1f} in float64")
 
@@ -1095,11 +1101,28 @@ died = [first_wrong("half of the directions", dtype) for dtype in (np.float32, n
 print(f"gamma 0.9: wrong by a tenth at token {died[0]} in float32 and at token {died[1]} in float64;")
 print(f"text, then one token: at token {first_wrong('text, then one token', np.float32)} in float32")
 
+case = CASES.index(("half of the directions", 0.9))
+rounded = [x[case : case + 1, :200].astype(np.float32).astype(float) for x in (many_k, many_v, many_q)]
+off_rounded = apart(triangular(*rounded, one_gate[case : case + 1], LAM)[0], truth[case, :200])
+moved = int(np.argmax(off_rounded > 0.1)) + 1
+print(f"keys rounded to float32, everything else exact: wrong by a tenth at token {moved}")
+
+plain = CASES.index(("a real head", 0.9))
+G, H = statistics(*(x[plain, :95] for x in (many_k, many_v, many_ones, many_gates)))
+left = (0.9 ** np.arange(1.0, 96))[:, None, None]
+agree = apart(truth[plain, :95], solved(G, H + left * ridge, many_q[plain, :95])).max()
+
+short = np.full(HEADS, 0.7)
+own = triangular(KEYS[:, :100], VALUES[:, :100], Q[:, :100], short, LAM)
+in_short = rls_reads(*(x[:, :100] for x in (KEYS, VALUES, Q, ones, 0.7 * ones)), LAM, np.float32)[0]
+spared = int(np.sum(np.all(apart(in_short, own) <= 0.1, axis=1)))
+print(f"gamma 0.7: heads whose first 100 float32 reads are all right to a tenth: {spared} of {HEADS}")
+
 silent_part = turn[D // 2 :]  # the directions that no key visits
 early = CASES.index(("half of the directions", 0.9))
 P_n = np.einsum("nk,tkl,nl->tn", silent_part, P_of[np.float64][early, :200], silent_part)
 growth = P_n * (LAM * 0.9 ** np.arange(1.0, 201))[:, None]  # 1 by E03.25
-never = max(np.nanmax(x) for x in errors32.values())
+worst_real = max(np.nanmax(x) for x in errors32.values())
 print("real heads, float32 against its own regression, largest errors:")
 print(", ".join(f"{x.max():.0e} (gamma {g})" for g, x in errors32.items()))
 
@@ -1113,38 +1136,59 @@ claim(
 )
 claim(
     "C03.25",
-    "with half of the directions unvisited RLS in float32 is wrong by a tenth after 12 to 14 memory lengths",
+    "with half of the directions unvisited RLS in float32 is wrong by a tenth after 11 to 15 memory lengths",
     source="E03.26, which says 12.9; gamma 0.7 to 0.95, lam 0.25; largest distance from 12.9",
-    error=np.abs(wrong[np.float32][half] - predicted[0]).max(),
+    error=np.abs(wrong[np.float32][silent_cases] - predicted[0]).max(),
     tol=2.0,
 )
 claim(
     "C03.26",
-    "and in float64 after 33 to 35",
+    "with half of the directions unvisited RLS in float64 is wrong by a tenth after 31 to 35 memory lengths",
     source="E03.26, which says 33.0; gamma 0.7, 0.8, 0.9; largest distance from 33.0",
-    error=np.abs(wrong[np.float64][half][:3] - predicted[1]).max(),
+    error=np.abs(wrong[np.float64][silent_cases][:3] - predicted[1]).max(),
     tol=2.0,
 )
 claim(
     "C03.27",
-    "P in float32 is not positive definite any more after 15 to 17 memory lengths",
+    "P in float32 is not positive definite any more after 14 to 18 memory lengths",
     source="half of the directions unvisited; gamma 0.7 to 0.95, lam 0.25; largest distance from 16",
-    error=np.abs(indefinite[half] - 16).max(),
+    error=np.abs(indefinite[silent_cases] - 16).max(),
     tol=2.0,
 )
 claim(
     "C03.28",
-    "with gamma 0.9 this is token 122 in float32 and token 312 in float64",
-    source="half of the directions unvisited, lam 0.25; largest distance from 122 and 312",
+    "with half of the directions unvisited and gamma 0.9 the first read wrong by a tenth is about token 122 in float32, 312 in float64",
+    source="lam 0.25, all inputs in that precision; largest distance from 122 and 312",
     error=max(abs(died[0] - 122), abs(died[1] - 312)),
     tol=15,
 )
 claim(
     "C03.29",
-    "where the keys visit every direction, RLS in float32 reads its own regression to a tenth on all 8 real heads",
+    "with gates from 0.8 up RLS in float32 reads its own regression to a tenth on all 8 real heads, which revisit every direction",
     source="512 tokens, constant gates, gamma 0.8 to 0.999, lam 0.25; largest relative error of a read",
-    error=never,
+    error=worst_real,
     tol=0.1,
+)
+claim(
+    "C03.37",
+    "with a gate of 0.7 RLS in float32 is wrong by a tenth within 100 tokens on every one of the 8 real heads",
+    source="against its own regression by the triangular factor; heads that are not",
+    error=spared,
+    tol=0,
+)
+claim(
+    "C03.38",
+    "with half of the directions unvisited and keys rounded to float32 even the exact regression is wrong by a tenth at about token 149",
+    source="E03.22 solved by the triangular factor in float64, gamma 0.9; distance from 149",
+    error=abs(moved - 149),
+    tol=15,
+)
+claim(
+    "C03.39",
+    "the triangular factor gives the reads of the regression with the decayed ridge",
+    source="E03.22, a real head, gamma 0.9, 95 tokens; against a plain solve in float64",
+    error=agree,
+    tol=1e-9,
 )
 
 # %% [markdown]
@@ -1180,7 +1224,7 @@ claim(
 )
 
 # %% [markdown]
-# Drag the forget gate in F03d, and choose the input. Every fourth token is drawn. On the left the largest entry of $P$; the grey line is E03.25. On the right three distances, each in units of the read. Orange is what float32 does to RLS. Green is the same for Mesa, which carries $H$ and $G$ in float32 and solves in float32: it stays where it is. Purple is the other fault: how far the regression with the decayed ridge is from Mesa's, in exact arithmetic. *On the real head purple alone is the trouble. Where directions go silent, orange catches up with it.*
+# Drag the forget gate in F03d, and choose the input. Every fourth token is drawn. On the left the largest entry of $P$; the grey line is E03.25. On the right three distances, each in units of the read. Orange is what float32 does to RLS. Green is the same for Mesa, which carries $H$ and $G$ in float32 and solves in float32: it stays where it is. Purple is the other fault: how far the regression with the decayed ridge is from Mesa's, in exact arithmetic. *On the real head purple alone is the trouble, until at 0.7 the memory is shorter than the time in which its keys come round. Where directions go silent, orange catches up with it. A line that is flat at the top is off the scale.*
 
 # %%
 DRAWN = np.arange(3, 400, 4)  # every 4th of the first 400 tokens
@@ -1311,7 +1355,7 @@ claim(
 #
 # $$ \gamma_t\;\leftarrow\;\gamma_t\,\bigl[\,1-(1-0.9975)\,\beta_t^2\,\bigr] . \tag{E03.27} $$
 #
-# A token that writes at full strength forgets at least a four-hundredth. So no memory length is above 400 tokens where $\beta=1$, and *$\zeta_{t0}$ is sure to go to zero*: the two faults come, sooner or later, to every head that writes.
+# A token that writes at full strength forgets at least a four-hundredth. So no memory length is above 400 tokens where $\beta=1$, and *$\zeta_{t0}$ is sure to go to zero*: the first fault comes, sooner or later, to every head that writes, the second to those with directions that fall silent.
 #
 # We have no trained gates. We take random linear functions of the key, with a bias for the forget gate: 2, 4 or 6, which makes $\gamma$ about 0.88, 0.98 or 0.998. That is a sketch of a layer before training and nothing more.
 
@@ -1356,8 +1400,8 @@ claim(
 )
 claim(
     "C03.33",
-    "at a bias of 2 more than half of the float32 reads of RLS are wrong by a tenth, at 4 and 6 none",
-    source="8 real heads, the last 50 tokens; share right at bias 2, and shares wrong at 4 and 6",
+    "at a bias of 2 more than half of the float32 reads of RLS are wrong by a tenth, at 4 and 6 fewer than one in a hundred",
+    source="8 real heads, the last 50 tokens; share right at bias 2, and 50 times the shares wrong at 4 and 6",
     error=max(1 - in32[0], 50 * in32[1], 50 * in32[2]),
     tol=0.5,
 )
@@ -1377,13 +1421,13 @@ claim(
 )
 
 # %% [markdown]
-# At a bias of 2 the memory is short and some gates are as low as 0.16: one such token multiplies $P$ by six. On the same real keys on which a constant gate did no harm, more than half of the float32 reads are wrong by a tenth or are no numbers. With long memories the arithmetic holds for these 512 tokens, and the ridge is gone all the same.
+# At a bias of 2 the memory is short and some gates are as low as 0.16: one such token multiplies $P$ by six. On the same real keys on which constant gates from 0.8 up did no harm, more than half of the float32 reads are wrong by a tenth or are no numbers. With long memories the arithmetic holds for these 512 tokens, and the ridge is gone all the same.
 #
 # > **Takeaway.** Sums take any gate from 0 to 1. An inverse takes none below 1 without paying.
 #
 # ## 10 · What was settled
 #
-# **The answer.** With $\gamma=0.9$ and $\lambda=0.25$ on eight real heads: **three tokens.** The fourth read is off by a tenth, since the inverse belongs to a regression whose ridge has been forgotten [C03.23], and in the long run the two reads differ by several times what Mesa reads [X03.2]. If that other regression will do: for as long as the keys keep visiting every direction [C03.29]. Where half of the directions go silent, float32 is wrong by a tenth at about token 122 and float64 at about token 312 [C03.28], after 13 and 33 memory lengths [C03.25] [C03.26]. Without forgetting there is no limit that we met [C03.18] [C03.19].
+# **The answer.** With $\gamma=0.9$, $\beta=1$ and $\lambda=0.25$, the least that MesaNet allows, and to a tenth in the median of eight real heads: **three tokens.** The fourth read is off by a tenth, since the inverse belongs to a regression whose ridge has been forgotten [C03.23], and in the long run the two reads differ by several times what Mesa reads [X03.2]. If that other regression will do: as long as every direction is visited again within a few memory lengths. On the real heads that holds for gates from 0.8 up [C03.29], and at 0.7 in no head [C03.37]. Where half of the directions go silent, float32 is wrong by a tenth at about token 122 and float64 at about token 312, if the keys are float64 too [C03.28] [C03.38], after 13 and 33 memory lengths [C03.25] [C03.26]. Without forgetting there is no limit that we met [C03.18] [C03.19].
 #
 # So the layer carries $G$ and $H$, two sums that are all of the past [C03.10] [C03.11], and solves for the one minimum [C03.4] [C03.7] with a ridge that never fades.
 #
@@ -1397,7 +1441,7 @@ claim(
 # | the regulariser | C03.16, C03.17 |
 # | recursive least squares | C03.18, C03.19, C03.20 |
 # | the regulariser decays | C03.21, C03.22, C03.23, C03.36, X03.2 |
-# | the arithmetic breaks | C03.24, C03.25, C03.26, C03.27, C03.28, C03.29, C03.30, C03.31 |
+# | the arithmetic breaks | C03.24, C03.25, C03.26, C03.27, C03.28, C03.29, C03.30, C03.31, C03.37, C03.38, C03.39 |
 # | gates from the input | C03.32, C03.33, C03.34, C03.35 |
 #
 # **Where papers and reference codes differ from what runs.**
@@ -1406,7 +1450,7 @@ claim(
 # |---|---|---|
 # | MesaNet prints the loss, Eq. (4), without the input gate, and the recurrences, Eq. (8), with it | one objective, if the root of the gate goes into key *and* value [C03.13]. Into the value alone: another regression, reads off by 38 per cent on real heads | X03.1 |
 # | RLS, the earlier Mesa layer: the ridge is the start state | it decays with the gates. MesaNet's App. H says so; its size is measured here: six times the read at $\gamma=0.9$ | X03.2 |
-# | App. H: forgetting scales the inverse by $1/\gamma_t$ | harmless where all directions are visited; otherwise float32 lives 13 memory lengths, and no gate of 0 is survived | C03.25, C03.35 |
+# | App. H: forgetting scales the inverse by $1/\gamma_t$ | harmless where every direction is revisited within a few memory lengths; otherwise float32 lives 13 of them, and no gate of 0 is survived | C03.25, C03.29, C03.35, C03.37 |
 # | the formula of Sherman and Morrison as it is printed has two products with $P$ | computed so, $P$ loses its symmetry | C03.30 |
 # | MesaNet writes $G$ and $\Phi$ as value × key | so is our $\Phi$; our $G$ and the package's $S$ are key × value | E03.7 |
 #
@@ -1416,6 +1460,6 @@ claim(
 # 2. RLS never fades, it only overwrites (E03.23). Mesa fades in silence. Which of the two does a language model want at a paragraph break, in a long table, after the last token of a document?
 # 3. The ridge on channel $b$ is the same as a scale on channel $b$ of keys and queries (E03.18). Keys are normalised to length 1 before. What can a learned $\Lambda$ then do that the projections cannot?
 #
-# **Minutes per beat, for whoever leads.** Section 1: 8, until everybody has said what a weight of 3 means. Section 2: 10, at the board, entry by entry. Section 3: 10. Section 4: 8, most of it at the two histories. Section 5: 8, with F03a. Section 6: 8. Section 7: 8. Section 8: 12. Section 9 and questions: the rest. People get stuck at the traces of section 3 and at E03.22, which looks too harmless.
+# **Minutes per beat, for whoever leads.** Section 1: 8, until everybody has said what a weight of 3 means. Section 2: 10, at the board, entry by entry. Section 3: 10. Section 4: 8, most of it at the two histories. Section 5: 8, with F03a. Section 6: 8. Section 7: 8. Section 8: 12. Section 9 and questions: the rest; with the exercises plan two sittings. People get stuck at the traces of section 3 and at E03.22, which looks too harmless.
 #
 # **Next.** [Notebook 04](04-conjugate-gradient.ipynb) solves the system $(H+\Lambda)\,x=q$ that this notebook ends with. [Notebook 05](05-chunkwise-mesa.ipynb) does it for many tokens at once.

@@ -77,7 +77,7 @@ def blow_up(tokens, largest, law, errors, gamma, keys) -> Picture:
     """
     fig, (left, right) = figure_axes(1, 2, figsize=(7.2, 3.6))
     finite = np.isfinite(largest)
-    left.semilogy(tokens, law, "--", color="0.45", lw=1.4, label="if never visited")
+    left.semilogy(tokens, law, "--", color="0.7", lw=4, label="if never visited")
     left.semilogy(tokens[finite], largest[finite], "-", color=BLUE, label="largest entry")
     left.set(xlabel="token", ylabel="entries of P", ylim=(1e-2, 1e40), yticks=[1, 1e10, 1e20, 1e30])
     for (name, line), look in zip(errors.items(), (("-", RED), ("-.", GREEN), (":", COLORS["purple"])), strict=True):
@@ -95,7 +95,7 @@ def blow_up(tokens, largest, law, errors, gamma, keys) -> Picture:
         else f"P is no number from token {tokens[~finite][0]} on"
     )
     verdict = (
-        f"{name} reads wrong by a tenth from token {tokens[wrong[0]]} on"
+        f"{name} reads wrong by a tenth at token {tokens[wrong[0]]}, the first of those drawn"
         if len(wrong)
         else f"{name} is never wrong by more than {np.nanmax(line):.1e}"
     )
