@@ -80,7 +80,7 @@ def test_golden(file, name, form):
     def apply(q, k, v, beta, g=None, h0=None):
         shared = v.shape[2] // q.shape[2]  # grouped values: value head j uses query and key head j // shared
         q, k = (jnp.repeat(x, shared, axis=2) for x in (q, k))
-        o, S = delta(q, k, v, beta, log_decay=g, scale=golden.scale_of(case), state=h0, form=form, chunk=16)
+        o, S = delta(q, k, v, beta, log_decay=g, scale=golden.scale_of(case), state=h0, form=form, chunk=8)
         return {"o": o, "ht": S}
 
     golden.check_case(case, apply, ("q", "k", "v", "beta", "g", "h0"))

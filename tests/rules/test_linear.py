@@ -50,7 +50,7 @@ class TestLinear(Contract):
 
 def run(form, case):
     def apply(q, k, v, g=None, h0=None):
-        o, S = linear(q, k, v, log_decay=g, scale=golden.scale_of(case), state=h0, form=form, chunk=16)
+        o, S = linear(q, k, v, log_decay=g, scale=golden.scale_of(case), state=h0, form=form, chunk=8)
         return {"o": o, "ht": S}
 
     return apply
@@ -87,7 +87,7 @@ def test_golden_mamba2(name, form):
     case = golden.read("mamba2")[name]
 
     def apply(x, dt, A, B, C, h0=None):
-        o, S = linear(C, B, dt[..., None] * x, log_decay=dt * A[None, None], state=h0, form=form, chunk=16)
+        o, S = linear(C, B, dt[..., None] * x, log_decay=dt * A[None, None], state=h0, form=form, chunk=8)
         return {"o": o, "ht": S}
 
     golden.check_case(case, apply, ("x", "dt", "A", "B", "C", "h0"))

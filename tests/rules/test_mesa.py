@@ -133,7 +133,7 @@ class TestMesa(Contract):
 def run(form, solver):
     def apply(q, k, v, beta, g, lamb, h_kk0=None, h_kv0=None):
         state = None if h_kk0 is None else MesaState(h_kv0, h_kk0)
-        o, (G, H) = mesa(q, k, v, beta, lamb, log_decay=g, solver=solver, state=state, form=form)
+        o, (G, H) = mesa(q, k, v, beta, lamb, log_decay=g, solver=solver, state=state, form=form, chunk=16)
         return {"o": o, "h_kv_t": G, "h_kk_t": H}
 
     return apply
