@@ -80,7 +80,7 @@ def blow_up(tokens, largest, law, errors, gamma, keys) -> Picture:
     left.semilogy(tokens, law, "--", color="0.7", lw=4, label="if never visited")
     left.semilogy(tokens[finite], largest[finite], "-", color=BLUE, label="largest entry")
     left.set(xlabel="token", ylabel="entries of P", ylim=(1e-2, 1e40), yticks=[1, 1e10, 1e20, 1e30])
-    for (name, line), look in zip(errors.items(), (("-", RED), ("-.", GREEN), (":", COLORS["purple"])), strict=True):
+    for (name, line), look in zip(errors.items(), (("-", RED), ("-.", GREEN), (":", "black")), strict=True):
         right.semilogy(tokens, np.clip(line, 1e-8, 1e3), look[0], color=look[1], label=name)
     right.axhline(1, color="0.8", lw=1, ls="-")
     right.set(xlabel="token", ylabel="error / size of the read", ylim=(1e-8, 1e3), yticks=[1e-8, 1e-4, 1])
