@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.ticker import NullLocator
 
-from ttt_teach.explore.picture import Picture
-from ttt_teach.explore.style import COLORS, figure_axes
+from ttt_teach.explore.picture import Picture, plural
+from ttt_teach.explore.style import COLORS, figure_axes, legend_above
 
 BLUE, RED, GREEN = COLORS["blue"], COLORS["vermilion"], COLORS["green"]
 
@@ -30,8 +30,8 @@ def meetings(zeta, chunk) -> Picture:
     met, pairs = int(np.sum(inside & np.tri(T, dtype=bool))), T * (T + 1) // 2
     states = -(-T // chunk) - 1
     words = (
-        f"Chunks of {_count(chunk, 'token')}: {met} of {pairs} pairs meet inside a chunk, the other {pairs - met} "
-        f"through {_count(states, 'state')} kept at the boundaries."
+        f"Chunks of {plural(chunk, 'token')}: {met} of {pairs} pairs meet inside a chunk, the other {pairs - met} "
+        f"through {plural(states, 'state')} kept at the boundaries."
     )
     return Picture(fig, words, "F05a")
 
@@ -50,7 +50,7 @@ def missing_decay(gammas, once, twice, by_gamma, gamma, chunk) -> Picture:
     left.plot(twice, "--", color=BLUE, lw=1.2, label="and in the solver")
     top = max(1e-3, 1.08 * np.max(once))
     left.set(xlim=(0, T), ylim=(0, top), xlabel="token", ylabel="error / size of output")
-    _legend_above(left, 2)
+    legend_above(left, 2)
     at = np.arange(len(gammas))
     for size, (a, b) in by_gamma.items():
         mine = size == chunk
@@ -87,7 +87,7 @@ def gate_errors(tokens, errors, says) -> Picture:
             lost[name] = tokens[~seen][0]
             ax.plot(tokens[seen][-1], ends[name], "X", ms=9, color=line.get_color())
     ax.set(xlabel="token", ylabel="relative error of one gate", ylim=(1e-8, 3), yticks=[1e-8, 1e-6, 1e-4, 1e-2, 1])
-    _legend_above(ax, 3)
+    legend_above(ax, 3)
     gone = "".join(f"the {name} is NaN from token {t} on; " for name, t in lost.items())
     left = ", ".join(f"the {name} is off by {end:.1g}" for name, end in ends.items() if name not in lost)
     return Picture(fig, f"{says}, float32: {gone}at token {tokens[-1]} {left}.", "F05c")
@@ -114,7 +114,7 @@ def cost(sizes, arithmetic, waiting, chunk, wait) -> Picture:
     ax.set_xticks([1, 4, 16, 64, 256, 1024], ["1", "4", "16", "64", "256", "1024"])
     ax.set(xlabel="tokens in a chunk", ylabel="FLOPs a token and round", ylim=(1e4, 3e7))
     ax.xaxis.set_minor_locator(NullLocator())
-    _legend_above(ax, 4)
+    legend_above(ax, 4)
     words = (
         f"C = {chunk}, a wait worth {wait:.0e} FLOPs: {arithmetic[i] / arithmetic[0]:.2f} times the arithmetic of "
         f"chunks of 1, {total[i] / total[best]:.2f} times the least total, which is at C = {sizes[best]}."
@@ -128,15 +128,15 @@ def valley(chunks, times, fits) -> Picture:
     at = np.geomspace(chunks[0], chunks[-1], 60)
     for (heads, ms), color, mark in zip(times.items(), (BLUE, RED), "os", strict=False):
         a, b, d = fits[heads]
-        ax.loglog(at, a / at + b + d * at, "-", color=color, lw=1, label=f"a/C + b + dC, {_count(heads, 'head')}")
-        ax.plot(chunks, ms, mark, color=color, ms=6, label=f"measured, {_count(heads, 'head')}")
+        ax.loglog(at, a / at + b + d * at, "-", color=color, lw=1, label=f"a/C + b + dC, {plural(heads, 'head')}")
+        ax.plot(chunks, ms, mark, color=color, ms=6, label=f"measured, {plural(heads, 'head')}")
     ax.set_xticks(chunks, [f"{C:.0f}" for C in chunks])
     ax.set_yticks([5, 10, 20, 50, 100, 200], ["5", "10", "20", "50", "100", "200"])
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_minor_locator(NullLocator())
     ax.set(xlabel="tokens in a chunk", ylabel="milliseconds")
-    _legend_above(ax, 2)
-    best = [f"{ms.min():.1f} ms at C = {chunks[np.argmin(ms)]:.0f} with {_count(h, 'head')}" for h, ms in times.items()]
+    legend_above(ax, 2)
+    best = [f"{ms.min():.1f} ms at C = {chunks[np.argmin(ms)]:.0f} with {plural(h, 'head')}" for h, ms in times.items()]
     return Picture(fig, f"The least times are {' and '.join(best)}.", "F05f")
 
 
@@ -154,7 +154,7 @@ def memory(lengths, by_length, chunks, by_chunk, at_length, at_chunk) -> Picture
     right.set_xticks(chunks, [str(x) for x in chunks])
     for ax in (left, right):
         ax.xaxis.set_minor_locator(NullLocator())
-    _legend_above(left, 2)
+    legend_above(left, 2)
     last = {name: kept[-1] for name, kept in by_length.items()}
     most, least = max(last, key=last.get), min(last, key=last.get)
     words = (
@@ -162,14 +162,3 @@ def memory(lengths, by_length, chunks, by_chunk, at_length, at_chunk) -> Picture
         f"{last[least] / 1e6:.2f} million: {last[most] / last[least]:.0f} times fewer."
     )
     return Picture(fig, words, "F05e")
-
-
-def _legend_above(ax, columns) -> None:
-    """Where no line can run into it, whatever the sliders say."""
-    rows = -(-len(ax.get_legend_handles_labels()[0]) // columns)
-    ax.figure.subplots_adjust(top=0.97 - 0.07 * rows)
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=columns, columnspacing=1.2, frameon=False)
-
-
-def _count(n, noun):
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

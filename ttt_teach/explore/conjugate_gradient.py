@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.patches import Ellipse
 
-from ttt_teach.explore.picture import Picture
-from ttt_teach.explore.style import COLORS, figure_axes
+from ttt_teach.explore.picture import Picture, plural
+from ttt_teach.explore.style import COLORS, figure_axes, legend_above
 from ttt_teach.solvers import steps_to
 
 BLUE, RED, GREEN = COLORS["blue"], COLORS["vermilion"], COLORS["green"]
@@ -24,11 +24,11 @@ def descent_paths(A, x_star, descent, conjugate) -> Picture:
     ax.plot(*x_star, "*", color=COLORS["black"], ms=13, label="solution", zorder=3)
     ax.set(xlim=(-0.12, 1.32), ylim=(-0.16, 0.72), aspect="equal")
     ax.set(xlabel="x, first entry", ylabel="x, second entry", xticks=[0, 0.5, 1], yticks=[0, 0.5])
-    _legend_above(ax, 3)
+    legend_above(ax, 3)
     steps = len(descent) - 1
     left = [_norm(A, path[-1] - x_star) / start for path in (descent, conjugate)]
     words = (
-        f"Condition number {np.linalg.cond(A):.3g}, {_count(steps, 'step')}: steepest descent has "
+        f"Condition number {np.linalg.cond(A):.3g}, {plural(steps, 'step')}: steepest descent has "
         f"{left[0]:.1%} of its error left, conjugate gradients {left[1]:.1%} (in the A-norm)."
     )
     return Picture(fig, words, "F04a")
@@ -67,9 +67,9 @@ def polynomials(eigenvalues, weights, roots, steps, name) -> Picture:
         ax.plot(eigenvalues[some], dots[some], "o", color=COLORS["black"], ms=size, label=label)
     ax.set(xscale="log", ylim=(-1.2, 1.2), yticks=[-1, 0, 1])
     ax.set(xlabel="eigenvalue of H + Λ", ylabel="value of the polynomial")
-    _legend_above(ax, 3)
+    legend_above(ax, 3)
     words = (
-        f"{name}, {_count(steps, 'step')}: the polynomial of conjugate gradients leaves "
+        f"{name}, {plural(steps, 'step')}: the polynomial of conjugate gradients leaves "
         f"{np.sqrt(np.sum(weights * here**2)):.2g} of the error; Chebyshev's guarantees {guarantee:.2g}."
     )
     return Picture(fig, words, "F04b")
@@ -104,8 +104,8 @@ def stopping(true, recurred, bounds, eps, lam) -> Picture:
         xlabel="step",
         ylabel="residual / first residual",
     )
-    _legend_above(ax, 3)
-    met = f"stops after {_count(stop, 'step')}" if stops else f"does not stop within {_count(stop, 'step')}"
+    legend_above(ax, 3)
+    met = f"stops after {plural(stop, 'step')}" if stops else f"does not stop within {plural(stop, 'step')}"
     reached = "there too" if np.min(true) <= eps else "never there"
     words = (
         f"lam = {lam:g}, eps = {eps:g}: float32 {met}; the recomputed residual gets down to "
@@ -126,13 +126,13 @@ def storage(eigenvalues, residual, lam, dtype) -> Picture:
         left.semilogy(order[some], np.abs(eigenvalues[some]), mark, color=color, ms=5, label=label)
     left.set(xlim=(0, len(order) + 1), ylim=(1e-5, 2e3), yticks=[1e-4, 1e-2, 1, 100])
     left.set(xlabel="number", ylabel="eigenvalue of H + Λ")
-    _legend_above(left, 2)
+    legend_above(left, 2)
     right.semilogy(residual, "-", color=BLUE)
     right.axhline(1, color="0.8", lw=1, ls="-")
     right.set(xlim=(0, len(residual) - 1), ylim=(1e-12, 1e3), yticks=[1e-12, 1e-8, 1e-4, 1])
     right.set(xlabel="step", ylabel="residual / first residual")
     negative = int(np.sum(eigenvalues < 0))
-    verdict = f"{_count(negative, 'eigenvalue')} negative" if negative else "positive definite"
+    verdict = f"{plural(negative, 'eigenvalue')} negative" if negative else "positive definite"
     words = (
         f"H in {dtype}, lam = {lam:g}: {verdict}, the smallest eigenvalue is {eigenvalues[0]:.2g}; the "
         f"residual ends at {residual[-1]:.1e} of where it began."
@@ -150,7 +150,7 @@ def guard(steps, residuals, law) -> Picture:
         ax.loglog(steps, residual, label=name)
     ax.loglog(steps, law, color="0.45", lw=5, alpha=0.4, ls="-", zorder=0, label="the law")
     ax.set(xlabel="step", ylabel="residual, not divided by |q|", ylim=(1e-6, 10), yticks=[1e-6, 1e-4, 1e-2, 1])
-    _legend_above(ax, 4)
+    legend_above(ax, 4)
     last = [residual[-1] / law[-1] for residual in residuals.values()]
     words = (
         f"After {steps[-1]} guarded steps every residual is between {min(last):.2g} and {max(last):.2g} "
@@ -173,7 +173,7 @@ def steps_by_token(tokens, panels, says, figure) -> Picture:
     most = max(np.max(line) for lines in panels.values() for line in lines.values())
     axes[0, 0].set(ylabel="steps", ylim=(0, max(30, most + 2)))
     if len(lines) <= 8:
-        _legend_above(axes[0, 0], 4)
+        legend_above(axes[0, 0], 4)
     mean = {f"{title} {label}": np.mean(line) for title, ls in panels.items() for label, line in ls.items()}
     low, high = min(mean, key=mean.get), max(mean, key=mean.get)
     words = (
@@ -181,14 +181,3 @@ def steps_by_token(tokens, panels, says, figure) -> Picture:
         f"({high}); the hardest token takes {most:.0f}."
     )
     return Picture(fig, words, figure)
-
-
-def _legend_above(ax, columns) -> None:
-    """Where no line can run into it, whatever the sliders say."""
-    rows = -(-len(ax.get_legend_handles_labels()[0]) // columns)
-    ax.figure.subplots_adjust(top=0.97 - 0.07 * rows)
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=columns, columnspacing=1.2, frameon=False)
-
-
-def _count(n, noun):
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ttt_teach.explore.picture import Picture
-from ttt_teach.explore.style import COLORS, figure_axes
+from ttt_teach.explore.picture import Picture, plural
+from ttt_teach.explore.style import COLORS, figure_axes, legend_above
 
 BLUE, RED, GREEN, BLACK = (COLORS[name] for name in ("blue", "vermilion", "green", "black"))
 GREY = "0.45"
@@ -21,10 +21,10 @@ def two_budgets(errors, of_x, of_u, forward, backward) -> Picture:
     ax.semilogx(list(errors.values()), rows, "o", color=BLUE, ms=8, label="gradient")
     ax.set(xlim=(1e-9, 5), ylim=(-0.6, len(errors) - 0.4), xlabel="relative error", ylabel="gradient of")
     ax.set_yticks(rows, list(errors))
-    _legend_above(ax, 3)
+    legend_above(ax, 3)
     worst = max(errors, key=errors.get)
     words = (
-        f"{_count(forward, 'step')} forward (x off by {of_x:.1e}), {backward} backward (u off by {of_u:.1e}): "
+        f"{plural(forward, 'step')} forward (x off by {of_x:.1e}), {backward} backward (u off by {of_u:.1e}): "
         f"the gradient of q is off by {errors['q']:.1e}, that of v by {errors['v']:.1e}, "
         f"the worst is that of {worst} with {errors[worst]:.1e}."
     )
@@ -43,11 +43,11 @@ def against_steps(lines, level) -> Picture:
     ax.axhline(level, color="0.8", lw=1, ls="-", zorder=0)
     ax.set(xlabel="steps, in both passes", ylabel="relative distance", ylim=(1e-12, 5), yticks=[1e-12, 1e-8, 1e-4, 1])
     ax.set(xlim=(0, max(map(len, lines.values())) - 1))
-    _legend_above(ax, 2)
+    legend_above(ax, 2)
     (one, a), (two, b) = list(lines.items())[:2]
     words = (
-        f"To {level:g} of the exact gradient it is {_count(first_below(a, level), 'step')} for {one} and "
-        f"{_count(first_below(b, level), 'step')} for {two}."
+        f"To {level:g} of the exact gradient it is {plural(first_below(a, level), 'step')} for {one} and "
+        f"{plural(first_below(b, level), 'step')} for {two}."
     )
     return Picture(fig, words, "F06b")
 
@@ -65,15 +65,15 @@ def trained(lams, exact, truncated, ends, steps) -> Picture:
     """
     fig, ax = figure_axes()
     ax.semilogx(lams, exact, "--", color=GREY, lw=1.4, label="loss, exact solve")
-    ax.semilogx(lams, truncated, "-", color=BLACK, label=f"loss, {_count(steps, 'step')}")
+    ax.semilogx(lams, truncated, "-", color=BLACK, label=f"loss, {plural(steps, 'step')}")
     for (name, (lam, loss)), mark, color in zip(ends.items(), "^so", (GREY, RED, BLUE), strict=True):
         ax.plot(lam, loss, mark, color=color, ms=9, label=f"{name} gradient")
     ax.set(xlabel="λ", ylabel="loss", ylim=(3, 9))
-    _legend_above(ax, 3)
+    legend_above(ax, 3)
     told = ", ".join(f"{lam:.2g} ({name})" for name, (lam, _) in ends.items())
     unrolled, implicit = (ends[name][1] for name in ("unrolled", "implicit"))
     words = (
-        f"{_count(steps, 'step')}: the gradients end at lam {told}; solved with these steps the implicit end has "
+        f"{plural(steps, 'step')}: the gradients end at lam {told}; solved with these steps the implicit end has "
         f"{implicit / unrolled - 1:.1%} more loss than the unrolled one."
     )
     return Picture(fig, words, "F06c")
@@ -90,7 +90,7 @@ def tolerances(eps, errors, forward) -> Picture:
     ax.axvline(forward, color="0.8", lw=1, ls="-", zorder=0)
     ax.set(xlabel="tolerance of the backward solve", ylabel="relative error of the gradient")
     ax.invert_xaxis()
-    _legend_above(ax, 4)
+    legend_above(ax, 4)
     at = int(np.argmin(np.abs(np.log(np.asarray(eps) / forward))))
     told = ", ".join(f"{name} {line[at]:.1e} and {line[-1]:.1e}" for name, line in errors.items())
     words = (
@@ -115,22 +115,11 @@ def guarded(steps, with_guard, without, upstream, at) -> Picture:
         for line in lines.values():
             ax.plot(at, line[here], "o", color=color, ms=6)
     ax.set(xlabel="steps", ylabel="relative error", ylim=(1e-14, 3), yticks=[1e-12, 1e-8, 1e-4, 1])
-    _legend_above(ax, 2)
+    legend_above(ax, 2)
     told = ", ".join(f"{line[here]:.2g} ({name})" for name, line in with_guard.items())
     best = max(line[here] for line in without.values())
     words = (
-        f"Upstream {upstream:g}, {_count(at, 'step')}: with 1e-5 in both denominators the gradients are off by {told}, "
+        f"Upstream {upstream:g}, {plural(at, 'step')}: with 1e-5 in both denominators the gradients are off by {told}, "
         f"without it by at most {best:.1e}."
     )
     return Picture(fig, words, "F06e")
-
-
-def _legend_above(ax, columns) -> None:
-    """Where no line can run into it, whatever the sliders say."""
-    rows = -(-len(ax.get_legend_handles_labels()[0]) // columns)
-    ax.figure.subplots_adjust(top=0.97 - 0.07 * rows)
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=columns, columnspacing=1.2, frameon=False)
-
-
-def _count(n, noun):
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

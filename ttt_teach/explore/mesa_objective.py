@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ttt_teach.explore.picture import Picture
-from ttt_teach.explore.style import COLORS, figure_axes
+from ttt_teach.explore.picture import Picture, plural
+from ttt_teach.explore.style import COLORS, figure_axes, legend_above
 
 BLUE, RED, GREEN = COLORS["blue"], COLORS["vermilion"], COLORS["green"]
 
@@ -21,7 +21,7 @@ def gate_picture(beta, weighed, scaled, angle, lam) -> Picture:
         ax.plot(beta[:1], reads[:1], mark, color=color, ms=7)
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.05, 1.05), yticks=[0, 0.5, 1])
     ax.set(xlabel="input gate of the new pair", ylabel="read under the old key")
-    _legend_above(ax, 2)
+    legend_above(ax, 2)
     words = (
         f"Keys {angle:g} degrees apart, lam = {lam:g}: with the gate closed the weight reads {weighed[0]:.3f} of the "
         f"old value and the scaled value {scaled[0]:.3f}; with the gate open both read {_plain(weighed[-1])}."
@@ -60,7 +60,7 @@ def decayed_picture(distance, lam) -> Picture:
         token = np.unique(np.geomspace(1, len(line), 100).astype(int))
         ax.loglog(token, line[token - 1], label=f"gamma {gamma:g}")
     ax.set(ylim=(1e-4, 100), yticks=[1e-4, 1e-2, 1, 100], xlabel="token", ylabel="distance / size of the read")
-    _legend_above(ax, 3)
+    legend_above(ax, 3)
     ends = ", ".join(f"{np.median(line[-50:]):.2g} at gamma {gamma:g}" for gamma, line in distance.items())
     words = (
         f"lam = {lam:g}, median of the heads: over the last 50 of {len(line)} tokens the reads part by {ends}, in "
@@ -86,7 +86,7 @@ def blow_up(tokens, largest, law, errors, gamma, keys) -> Picture:
     right.set(xlabel="token", ylabel="error / size of the read", ylim=(1e-8, 1e3), yticks=[1e-8, 1e-4, 1])
     for ax in (left, right):
         ax.set(xlim=(0, tokens[-1]))
-        _legend_above(ax, 1)
+        legend_above(ax, 1)
     name, line = next(iter(errors.items()))
     wrong = np.flatnonzero(line > 0.1)
     size = (
@@ -102,17 +102,10 @@ def blow_up(tokens, largest, law, errors, gamma, keys) -> Picture:
     return Picture(fig, f"{keys}, gamma = {gamma:g}: {verdict}; after {tokens[-1]} tokens {size}.", "F03d")
 
 
-def _legend_above(ax, columns) -> None:
-    """Where no line can run into it, whatever the sliders say."""
-    rows = -(-len(ax.get_legend_handles_labels()[0]) // columns)
-    ax.figure.subplots_adjust(top=0.97 - 0.07 * rows)
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=columns, columnspacing=1.2, frameon=False)
-
-
 def _plain(x):
     """Three decimals, and no minus before a zero."""
     return f"{round(x, 3) + 0.0:.3f}"
 
 
 def _count(n, noun):
-    return f"{n} {noun} is" if n == 1 else f"{n} {noun}s are"
+    return f"{plural(n, noun)} {'is' if n == 1 else 'are'}"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ttt_teach.explore.picture import Picture
-from ttt_teach.explore.style import COLORS, figure_axes
+from ttt_teach.explore.style import COLORS, figure_axes, legend_above
 
 MARKS = ("-", "--", "-.", ":")
 
@@ -20,7 +20,7 @@ def costs(tokens, state, flops, equal, width, steps) -> Picture:
         ax.plot(t, numbers["Mesa"][0], "o", color=COLORS["black"], ms=6, zorder=3)
         ax.set(xlabel="tokens read, t", ylabel=f"{label}, one head", ylim=(1e2, 1e9))
         ax.set(xticks=[1, 100, 10_000], yticks=[1e2, 1e4, 1e6, 1e8])
-    _legend_above(axes[0], 4)
+    legend_above(axes[0], 4)
     words = (
         f"Heads of width {width}, {steps} solver steps: after token {equal[0]:.0f} attention keeps more than Mesa, "
         f"and after token {equal[1]:.0f} it also computes more."
@@ -40,7 +40,7 @@ def accuracy(lengths, right, trained, step) -> Picture:
         ax.plot(lengths, share, mark, lw=1.8, label=name)
     ax.set(xlim=(0, lengths[-1]), ylim=(0.35, 1.05), yticks=[0.5, 0.75, 1])
     ax.set(xlabel=f"length of the bit string (grey: seen in training, up to {trained})", ylabel="share right")
-    _legend_above(ax, 2)
+    legend_above(ax, 2)
     seen = {name: (share[trained - 1], share[trained:].mean()) for name, share in right.items()}
     said = "; ".join(f"{name} {a:.0%} at length {trained} and {b:.1%} beyond" for name, (a, b) in seen.items())
     return Picture(fig, f"After {step} steps of training: {said}.", "F07b")
@@ -59,7 +59,7 @@ def ones(lengths, margins) -> Picture:
             ax.plot(lengths[some], margin[some], mark, color=color, ms=3, label=f"{word} number of ones")
         ax.set(xlabel=f"ones read, {name}")
     axes[0].set(ylabel="margin for odd")
-    _legend_above(axes[0], 2)
+    legend_above(axes[0], 2)
     moved = [f"{name} {np.abs(np.diff(margin))[-1]:.2g}" for name, margin in margins.items()]
     words = (
         f"Reading ones only, where the answer changes with every bit: the last of {lengths[-1]} ones moves the margin "
@@ -80,14 +80,7 @@ def towards_gla(lam, apart, at) -> Picture:
     ax.loglog(lam, first[-1] * lam[-1] / lam, "-", color="0.6", lw=4, alpha=0.5, zorder=0, label="1 / λ")
     ax.axvline(at, color="0.8", lw=1, ls="-")
     ax.set(xlabel="λ, the same for all channels", ylabel="distance from the GLA read", ylim=(1e-6, 3))
-    _legend_above(ax, 3)
+    legend_above(ax, 3)
     here = int(np.argmin(np.abs(np.asarray(lam) - at)))
     said = ", ".join(f"{name} {distance[here]:.1%}" for name, distance in apart.items())
     return Picture(fig, f"At λ = {at:g} the distance from the read of GLA is: {said}.", "F07d")
-
-
-def _legend_above(ax, columns) -> None:
-    """Where no line can run into it, whatever the sliders say."""
-    rows = -(-len(ax.get_legend_handles_labels()[0]) // columns)
-    ax.figure.subplots_adjust(top=0.97 - 0.07 * rows)
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=columns, columnspacing=1.2, frameon=False)

@@ -86,6 +86,11 @@ class Picture:
         return {"text/html": self.html, "image/svg+xml": self.svg, "text/plain": self.words}
 
 
+def plural(n, noun):
+    """1 step, 2 steps."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def img(picture):
     """The picture as an <img> that fits its column and keeps a white ground on a dark page."""
     data = base64.b64encode(picture.svg.encode()).decode()

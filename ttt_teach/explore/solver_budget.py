@@ -3,7 +3,7 @@
 import numpy as np
 
 from ttt_teach.explore.picture import Picture
-from ttt_teach.explore.style import COLORS, figure_axes
+from ttt_teach.explore.style import COLORS, figure_axes, legend_above
 
 BLUE, RED, GREEN, PURPLE = (COLORS[name] for name in ("blue", "vermilion", "green", "purple"))
 MOST = 25  # the end of the colour scale of F08a, in steps
@@ -51,7 +51,7 @@ def predictors(by_memory, correlations) -> Picture:
     (a, of_a), (b, of_b) = correlations.items()
     left.set(xscale="log", xlabel=a, ylabel="steps taken", ylim=(0, None))
     right.set(xlabel=b, xlim=(0, None))
-    _legend_above(left, 2)
+    legend_above(left, 2)
     words = (
         f"Within one memory length the rank correlation of the steps with the {a} is {min(of_a):.2f} to "
         f"{max(of_a):.2f}, with the {b} {min(of_b):.2f} to {max(of_b):.2f}."
@@ -69,7 +69,7 @@ def cuts(tokens, uniform, adaptive, budget, eps, memory) -> Picture:
         ax.semilogy(tokens, rms(error, 0), "-", color=colour, lw=1, marker=mark, ms=3, label=f"{name}, all heads")
     ax.semilogy(tokens, np.median(uniform, 0), ":", color=RED, lw=1.4, label="uniform, median")
     ax.set(xlabel="token", ylabel="error of the output", ylim=(1e-12, 10), yticks=[1e-12, 1e-8, 1e-4, 1])
-    _legend_above(ax, 3)
+    legend_above(ax, 3)
     worse = rms(uniform) / rms(adaptive)
     compare = f"{worse:.3g} times" if worse >= 1 else f"only {worse:.2g} times"
     words = (
@@ -93,14 +93,14 @@ def recall(uniform, adaptive, by_part, full) -> Picture:
     for (steps, loss), colour, mark, name in ((uniform, RED, "s", "uniform"), (adaptive, BLUE, "o", "adaptive")):
         left.semilogy(steps, np.maximum(loss - full, 1e-8), "-", color=colour, marker=mark, ms=4, lw=1.2, label=name)
     left.set(xlabel="steps, on average", ylabel="loss above that with all steps", ylim=(1e-7, 10))
-    _legend_above(left, 2)
+    legend_above(left, 2)
     parts = np.arange(len(next(iter(by_part.values()))))
     width = 0.8 / len(by_part)
     colours = (RED, COLORS["orange"], BLUE)
     for i, ((name, lost), colour) in enumerate(zip(by_part.items(), colours, strict=False)):
         right.bar(parts + (i - (len(by_part) - 1) / 2) * width, 100 * np.asarray(lost), width, color=colour, label=name)
     right.set(xlabel="eighth of the stream", ylabel="accuracy lost, points", xticks=parts, xticklabels=parts + 1)
-    _legend_above(right, 2)
+    legend_above(right, 2)
     (name, lost), *_ = by_part.items()
     lost = 100 * np.asarray(lost)
     words = (
@@ -121,7 +121,7 @@ def lockstep(sizes, saved, by_steps) -> Picture:
         ax.plot(sizes, 100 * np.asarray(line), marker=mark, ms=4, label=name)
     ax.set(xscale="log", xlabel="systems that wait for each other", ylabel="saved, per cent", ylim=(0, 100))
     _ticks(ax, sizes[::3])
-    _legend_above(ax, 2)
+    legend_above(ax, 2)
     name, line = next(iter(saved.items()))
     words = (
         f"The steps fall by {100 * by_steps:.0f} per cent, the time of the solve by {100 * line[0]:.0f} if every "
@@ -144,7 +144,7 @@ def equal_time(ways, device, date) -> Picture:
         ax.set(xscale="log", xlabel=f"time, {kind} questions", ylim=(0, 1.7))
         _ticks(ax, [0.25, 0.5, 1, 2, 4])
     axes[0].set(ylabel="error of the answer")
-    _legend_above(axes[0], 3)
+    legend_above(axes[0], 3)
     ends = [f"{name} {errors[0][-1]:.2f} far and {errors[1][-1]:.2f} near" for name, (_, *errors) in ways.items()]
     words = f"Errors at the most that was spent on each: {'; '.join(ends)}. Measured on {device}, {date}."
     return Picture(fig, words, "F08f")
@@ -153,10 +153,3 @@ def equal_time(ways, device, date) -> Picture:
 def _ticks(ax, places) -> None:
     ax.set_xticks(places, [f"{x:g}" for x in places])
     ax.set_xticks([], minor=True)
-
-
-def _legend_above(ax, columns) -> None:
-    """Where no line can run into it, whatever the sliders say."""
-    rows = -(-len(ax.get_legend_handles_labels()[0]) // columns)
-    ax.figure.subplots_adjust(top=min(ax.figure.subplotpars.top, 0.97 - 0.07 * rows))
-    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=columns, columnspacing=1.2, frameon=False)

@@ -51,3 +51,10 @@ def figure_axes(nrows=1, ncols=1, *, figsize=None, **subplots):
     with style():
         figure = Figure(figsize=figsize)
         return figure, figure.subplots(nrows, ncols, **subplots)
+
+
+def legend_above(ax, columns: int) -> None:
+    """A legend over the axes, where no line can run into it, whatever the sliders say."""
+    rows = -(-len(ax.get_legend_handles_labels()[0]) // columns)
+    ax.figure.subplots_adjust(top=min(ax.figure.subplotpars.top, 0.97 - 0.07 * rows))
+    ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=columns, columnspacing=1.2, frameon=False)
