@@ -1,13 +1,9 @@
 """Print the tables asked for, or all; a claim about speed is a ratio within one of them."""
 
 import argparse
-import datetime
-import os
-import platform
-
-import jax
 
 from ttt_teach.bench import budget, lact, rules, sliders, solvers
+from ttt_teach.bench.clock import device
 
 TABLES = {
     "rules": rules.rows,
@@ -24,10 +20,7 @@ def main(names=None):
     wanted = parser.parse_args(names).tables
     if unknown := [name for name in wanted if name not in TABLES]:
         parser.error(f"{unknown[0]} is no table; expected {', '.join(TABLES)}")
-    device, cores = jax.devices()[0].device_kind, len(os.sched_getaffinity(0))
-    print(
-        f"{datetime.date.today()}, {device}, {cores} cores, Python {platform.python_version()}, jax {jax.__version__}"
-    )
+    print("{date}, {device}, {cores} cores, Python {python}, jax {jax}".format(**device()))
     for name in wanted or TABLES:
         print(f"\n{TABLES[name].__doc__}\n")
         for row in TABLES[name]():

@@ -3,11 +3,8 @@
 The question is left open by MesaNet. Nothing is trained here: the pairs are drawn, so it is known what should be read.
 """
 
-import datetime
 import itertools
 import json
-import os
-import platform
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +17,7 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from ttt_teach import CG, PCG, attention, mesa
-from ttt_teach.bench.clock import race
+from ttt_teach.bench.clock import device, race
 from ttt_teach.tasks import unit
 
 RESULTS = Path(__file__).parent / "results" / "budget.json"
@@ -156,16 +153,6 @@ def within(runs: list[dict], ms: float) -> dict[str, dict]:
     }
     able = {way: [run for run in runs if fits(run) and run["ms"] <= ms] for way, fits in ways.items()}
     return {way: min(some, key=both) for way, some in able.items() if some}
-
-
-def device() -> dict:
-    return {
-        "date": datetime.date.today().isoformat(),
-        "device": jax.devices()[0].device_kind,
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-    }
 
 
 def rows() -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Times of Mesa's chunk form against the chunk, as JSON: python -m ttt_teach.bench.chunks > FILE."""
 
-import datetime
 import json
 import sys
 from functools import partial
@@ -9,7 +8,7 @@ import jax
 import numpy as np
 
 from ttt_teach import CG, mesa
-from ttt_teach.bench.clock import race
+from ttt_teach.bench.clock import device, race
 
 TOKENS, WIDTH, ROUNDS = 2048, 128, 30
 HEADS = (1, 192)
@@ -37,10 +36,7 @@ def times(heads: int) -> dict[int, float]:
 
 
 if __name__ == "__main__":
-    measured = {
-        "date": datetime.date.today().isoformat(),
-        "device": jax.devices()[0].device_kind,
-        "jax": jax.__version__,
+    measured = device() | {
         "what": "mesa, form chunk, forward, float32, ms",
         "tokens": TOKENS,
         "width": WIDTH,

@@ -1,10 +1,24 @@
 """How time and memory are measured."""
 
+import datetime
+import os
+import platform
 import time
 from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
+
+
+def device() -> dict:
+    """What was measured on, and when."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "device": jax.devices()[0].device_kind,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+    }
 
 
 def race(runs: Mapping[str, Callable], rounds: int = 7) -> dict[str, float]:

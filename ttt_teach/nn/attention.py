@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from ttt_teach.nn.parts import Linear, check_input, count, wide
+from ttt_teach.nn.parts import Linear, check_input, wide
 from ttt_teach.rules.attention import attention
+from ttt_teach.rules.door import count
 
 BASE = 10_000.0  # channel pair j of K / 2 turns by BASE^(-2 j / K) radians a token (RoPE, arXiv 2104.09864)
 

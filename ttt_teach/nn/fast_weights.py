@@ -10,8 +10,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from ttt_teach.nn.parts import Linear, ShortConv, check_input, count, over_last, rms_norm, unit, wide
+from ttt_teach.nn.parts import Linear, ShortConv, check_input, over_last, rms_norm, unit, wide
 from ttt_teach.rules.delta import delta
+from ttt_teach.rules.door import count
 from ttt_teach.rules.linear import linear
 
 # Forget gates at the start, from the first head to the last: a memory of about 10 to about 1000 tokens. Our choice.

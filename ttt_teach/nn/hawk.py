@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from ttt_teach.nn.parts import Linear, ShortConv, check_input, count, wide
+from ttt_teach.nn.parts import Linear, ShortConv, check_input, wide
+from ttt_teach.rules.door import count
 from ttt_teach.rules.rglru import rglru
 
 C = 8.0  # Eq. (3): a_t = a^(C r_t)

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from ttt_teach.nn.hawk import Hawk
 from ttt_teach.nn.mesa import Mesa
-from ttt_teach.nn.parts import MLP, count, over_last, rms_norm, wide
-from ttt_teach.rules import door
+from ttt_teach.nn.parts import MLP, over_last, rms_norm, wide
+from ttt_teach.rules.door import count, require
 
 
 class Block(eqx.Module):
@@ -58,7 +58,7 @@ class LM(eqx.Module):
         if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
             raise ValueError(f"tokens is {tokens.dtype} of shape {list(tokens.shape)}; expected integers [B, T]")
         vocab = len(self.embedding)
-        door.require("tokens", tokens, lambda t: (t >= 0) & (t < vocab), f"0 <= token < {vocab}, the vocabulary")
+        require("tokens", tokens, lambda t: (t >= 0) & (t < vocab), f"0 <= token < {vocab}, the vocabulary")
         return self.embedding[tokens]
 
     def __call__(

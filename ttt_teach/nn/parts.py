@@ -3,19 +3,13 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
+from ttt_teach.rules.door import count
+
 # Inside the root of every RMSNorm; the paper's reading names no value. A row much shorter than its root stays short.
 RMS_EPS = 1e-6
-
-
-def count(name: str, value: int) -> int:
-    """A whole number >= 1 that decides a shape."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} is {value!r}; expected a whole number >= 1")
-    return int(value)
 
 
 def wide(x: Array) -> Array:

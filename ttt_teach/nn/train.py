@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree, Scalar
 
-from ttt_teach.nn.parts import count
+from ttt_teach.rules.door import count
 
 
 class Fit(NamedTuple):

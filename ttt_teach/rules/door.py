@@ -100,11 +100,16 @@ def number(name: str, value: ArrayLike, dtype) -> Array:
     return jnp.asarray(value if array else float(value), dtype)
 
 
-def length(name: str, value: int) -> int:
-    """A number of tokens, at least 1, as plain data: it decides shapes."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise ValueError(f"{name} is {value!r}; expected a whole number of tokens >= 1")
+def count(name: str, value: int, least: int = 1, of: str = "") -> int:
+    """A whole number, as plain data: it decides shapes."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise ValueError(f"{name} is {value!r}; expected a whole number{of} >= {least}")
     return int(value)
+
+
+def length(name: str, value: int) -> int:
+    """A number of tokens, at least 1."""
+    return count(name, value, of=" of tokens")
 
 
 def per_channel(log_decay: Array | None, size: SimpleNamespace) -> Array:

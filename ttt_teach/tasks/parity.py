@@ -18,6 +18,6 @@ def parity(key: Array, batch: int, length: int) -> tuple[Int[Array, "B T"], Int[
 
     Returns bits, answers ``[B, T]``, int32, 0 or 1. Raises ValueError: batch or length not whole, or below 1.
     """
-    shape = door.length("batch", batch), door.length("length", length)
+    shape = door.count("batch", batch), door.count("length", length)
     bits = (jax.random.bits(key, shape, "uint32") & 1).astype("int32")
     return bits, jnp.cumsum(bits, 1, dtype="int32") % 2

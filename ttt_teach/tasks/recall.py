@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Int
 
+from ttt_teach.rules import door
+
 
 def recall(
     key: Array, batch: int, length: int, pairs: int, vocab: int, *, overwrite: float = 0.0, skew: float = 0.0
@@ -64,8 +66,7 @@ def _after_each_other(at_keys, at_values):
 
 def _check(batch, length, pairs, vocab, overwrite, skew) -> None:
     for name, value, least in (("batch", batch, 1), ("length", length, 2), ("vocab", vocab, 4)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} is {value!r}; expected a whole number >= {least}")
+        door.count(name, value, least)
     for name, value in (("length", length), ("vocab", vocab)):
         if value % 2:
             raise ValueError(f"{name} is {value}; expected an even number, as many keys as values")

@@ -42,11 +42,6 @@ def mesa(K: int, V: int, steps: int) -> Cost:
     return Cost(state=K * V + K * K, flops=5 * K * V + 3 * K * K + steps * 2 * K * K)
 
 
-def outgrown(d: int, numbers: int) -> int:
-    """The first token at which a cache of keys and values of width d is larger than ``numbers``."""
-    return numbers // (2 * d) + 1
-
-
 # --- parameters
 
 
