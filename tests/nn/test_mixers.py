@@ -212,6 +212,20 @@ def test_signed_gates():
     assert jnp.exp(shut.gates(inputs())[1]).max() < 1e-6
 
 
+def test_signed_gates_decode_in_a_scan_from_before_the_first_token():
+    m, x = mixer("signed deltanet"), inputs()
+    start = m(x[:, :0])[1]
+
+    def step(state, token):
+        y, state = m(token[:, None], state)
+        return state, y[:, 0]
+
+    end, y = jax.jit(functools.partial(jax.lax.scan, step))(start, x.swapaxes(0, 1))
+    want, last = m(x)
+    check_close("y", y.swapaxes(0, 1), want, 1e-12)
+    check_close("sign", end.sign, last.sign, 0)
+
+
 def test_the_sign_that_the_curvature_does_not_take():
     """At lam 50 it matters little; at lam 0.25 the literal H + diag(lam) has a negative eigenvalue."""
     m = mixer("signed mesa")

@@ -134,11 +134,11 @@ class FastWeights(eqx.Module):
         if features.sign is None:
             o, memory = self.rule(features, memory)
         else:
-            s = features.sign if turned is None else features.sign.at[:, :1].multiply(turned[:, None])
-            s = jnp.cumprod(s, axis=1)
+            before = jnp.ones((len(x), self.heads), features.sign.dtype) if turned is None else turned
+            s = jnp.cumprod(jnp.concatenate([before[:, None], features.sign], axis=1), axis=1)
+            s, turned = s[:, 1:], s[:, -1]
             o, memory = self.rule(features._replace(v=s[..., None].astype(x.dtype) * features.v), memory)
             o = s[..., None].astype(o.dtype) * o
-            turned = s[:, -1] if x.shape[1] else turned
         y = self.out(over_last(self.norm, o).reshape(*x.shape[:2], len(self.out.weight)))
         return y, FastWeightsState(tail, memory, turned)
 
