@@ -40,8 +40,9 @@ class LM(eqx.Module):
     """Embedding, blocks, RMSNorm, and the embedding once more as the output map.
 
     ``lm(tokens [B, T], state=None) -> (logits [B, T, vocab], state)``, logits in at least float32; state is a
-    tuple, one entry per block. Split a sequence where you like and hand on the state: the logits are the same. A call
-    with no tokens gives the state before the first.
+    tuple, one entry per block. Split a sequence where you like and hand on the state: the logits are the same (with
+    Mesa layers that solve with ``PCG``, as far as they have converged). A call with no tokens gives the state before
+    the first.
     """
 
     embedding: Float[Array, "vocab D"]

@@ -80,7 +80,10 @@ class Mesa(FastWeights):
 
 
 def with_solver(model, solver: CG):
-    """The same model, its Mesa layers solving with ``solver``: trained with one budget, read with another."""
+    """The same model, its Mesa layers solving with ``solver``: trained with one budget, read with another.
+
+    ``PCG`` is causal only as far as it has converged (see :func:`ttt_teach.mesa`).
+    """
     if not isinstance(solver, CG):
         raise ValueError(f"solver is {solver!r}; expected CG(max_steps, tol) or PCG(max_steps, tol)")
 

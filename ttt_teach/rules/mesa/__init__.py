@@ -48,7 +48,9 @@ def mesa(
     gamma 0.99 and chunks of 64 five do, whatever the condition number. In float32 it gives NaN where H + diag(lam), of
     a condition number about 1e7, is no longer positive definite; what CG returns there is noise. Where the decay inside
     a chunk is strong, or a reset, the inverses fit less well: few steps are then not enough, a tolerance is. One
-    token at a time PCG pays K^3 for each, and CG is cheaper.
+    token at a time PCG pays K^3 for each, and CG is cheaper. Its inverses take the decays of the whole chunk, so what
+    few steps leave undone depends on later gates and on where a sequence is split: with PCG the output is causal, and
+    the same in pieces, as far as the solve has converged and no further. With CG it is so after any number of steps.
 
     Args:
         q, k: ``[B, T, H, K]``. v: ``[B, T, H, V]``.
