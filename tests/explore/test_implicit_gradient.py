@@ -16,10 +16,10 @@ def drawn(picture, label):
 
 
 def test_two_budgets_draws_every_gradient_and_names_the_worst():
-    picture = pictures.two_budgets({"q": 1e-3, "k": 2e-1, "v": 1e-2}, 1e-2, 1e-3, 6, 1)
+    picture = pictures.two_budgets({"q": 1e-3, "lam": 2e-1, "v": 1e-2}, 1e-2, 1e-3, 6, 1)
     assert drawn(picture, "gradient") == pytest.approx(np.array([(1e-3, 2), (2e-1, 1), (1e-2, 0)]))
     assert "6 steps forward (x off by 1.0e-02), 1 backward (u off by 1.0e-03)" in picture.words
-    assert "the worst is that of k with 2.0e-01" in picture.words
+    assert "the worst is that of λ with 2.0e-01" in picture.words
 
 
 @pytest.mark.parametrize(("line", "want"), [([1, 0.5, 0.01], 2), ([1, 0.01, 0.5, 0.01], 3), ([0.01], 0), ([1, 0.5], 2)])
@@ -35,10 +35,12 @@ def test_against_steps_counts_the_steps_of_the_first_two_lines():
 
 
 def test_trained_says_where_each_gradient_ends_and_what_the_implicit_one_costs():
-    ends = {"exact": (0.1, 1.0), "unrolled": (0.4, 2.0), "implicit": (0.2, 2.5)}
+    ends = {"exact": (0.1, 5.0, 1.0), "unrolled": (0.4, 2.0, 1.6), "implicit": (0.2, 2.5, 1.2)}
     picture = pictures.trained([0.1, 1], [1, 2], [3, 4], ends, 3)
-    assert "end at lam 0.1 (exact), 0.4 (unrolled), 0.2 (implicit);" in picture.words and "25.0% more" in picture.words
+    assert "end at λ 0.1 (exact), 0.4 (unrolled), 0.2 (implicit);" in picture.words
+    assert "25.00% more loss than the unrolled one, solved exactly 25.0% less" in picture.words
     assert drawn(picture, "implicit gradient") == pytest.approx(np.array([(0.2, 2.5)]))
+    assert drawn(picture, "exact gradient") == pytest.approx(np.array([(0.1, 1.0)]))
 
 
 def test_tolerances_speaks_of_the_equal_one_and_of_the_last():
@@ -50,4 +52,4 @@ def test_guarded_speaks_of_the_chosen_step():
     wide, tight = {"q": [0.5, 0.2], "lam": [0.6, 0.3]}, {"q": [0.1, 1e-3], "lam": [0.1, 2e-3]}
     picture = pictures.guarded([1, 2], wide, tight, 1e-4, 2)
     assert "Upstream 0.0001, 2 steps:" in picture.words
-    assert "off by 0.2 (q), 0.3 (lam), without it by at most 2.0e-03" in picture.words
+    assert "off by 0.2 (q), 0.3 (λ), without it by at most 2.0e-03" in picture.words
