@@ -29,6 +29,14 @@ def adam(rate):
     return loose(optax.adam(rate))
 
 
+def remembers(rate):
+    """A rate that stands in the optimiser's state and not in its program."""
+    return loose(optax.inject_hyperparams(optax.sgd)(learning_rate=rate))
+
+
+REMEMBERS = remembers(0.1)
+
+
 class Line(eqx.Module):
     slope: jax.Array
     start: jax.Array
@@ -196,14 +204,16 @@ def test_a_write_that_is_cut_short_leaves_the_file_before(tmp_path, monkeypatch)
         ),
         (dict(optimiser=optax.sgd(0.1)), "arrays"),
         (dict(model=Line(1.0)), "started from other values"),
-        (dict(optimiser=adam(0.2)), "loss, batches or optimiser differ"),
-        (dict(batches=lambda s: points(s, jax.random.key(1))), "loss, batches or optimiser differ"),
-        (dict(batches=lambda s: points(s, many=9)), "loss, batches or optimiser differ"),
+        (dict(optimiser=REMEMBERS), "started from other values"),
+        (dict(block=5), "loss, batches, optimiser or block differ"),
+        (dict(optimiser=adam(0.2)), "loss, batches, optimiser or block differ"),
+        (dict(batches=lambda s: points(s, jax.random.key(1))), "loss, batches, optimiser or block differ"),
+        (dict(batches=lambda s: points(s, many=9)), "loss, batches, optimiser or block differ"),
     ],
 )
 def test_a_file_of_another_run_is_refused_and_kept(tmp_path, other, differs):
     path = tmp_path / "run"
-    train(10, checkpoint=path)
+    train(10, checkpoint=path, optimiser=remembers(0.2) if other.get("optimiser") is REMEMBERS else None)
     before = path.read_bytes()
     with pytest.raises(ValueError, match=f"checkpoint .*run is of another run: .*{differs}.*; name another file"):
         train(10, checkpoint=path, **other)
@@ -253,3 +263,50 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_block_before(tmp
     with pytest.raises(FloatingPointError, match="the loss is nan at step 13"):
         train(20, block=10, batches=batches, checkpoint=path)
     assert steps_in(path) == 10
+
+
+def test_weights_that_are_not_finite_are_not_written(tmp_path):
+    path = tmp_path / "run"
+    blowing_up = loose(optax.chain(optax.scale_by_schedule(lambda step: jnp.where(step == 19, jnp.inf, 0.0))))
+    with pytest.raises(FloatingPointError, match="a weight is not finite after step 19"):
+        train(20, block=10, optimiser=blowing_up, checkpoint=path)
+    assert steps_in(path) == 10
+
+
+def test_a_loss_with_something_beside_it_is_refused():
+    with pytest.raises(ValueError, match="loss gives a tuple; expected one real number"):
+        fit(Line(), lambda model, batch: (jnp.float32(0), 1), points, adam(0.1), 10)
+
+
+def test_a_low_precision_run_goes_on(tmp_path):
+    def half(model, batch):
+        return squared(model, batch).astype(jnp.bfloat16)
+
+    runs = [fit(Line(), half, points, adam(0.1), 20, block=10, checkpoint=tmp_path / "run") for _ in range(2)]
+    assert runs[0].losses.dtype == np.float32
+    same(*runs)
+
+
+@pytest.mark.parametrize("place", ["missing/run", "."])
+def test_a_place_that_cannot_be_written_is_found_before_the_first_step(tmp_path, place):
+    def never(done, model):
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="checkpoint is .*; expected"):
+        train(10, checkpoint=tmp_path / place, watch=never)
+
+
+def test_a_program_that_calls_back_calls_its_own_function():
+    heard = []
+
+    def told(name):
+        def heeded(model, batch):
+            jax.debug.callback(lambda: heard.append(name))
+            return squared(model, batch)
+
+        fit(Line(), heeded, points, adam(0.1), 1)
+        jax.effects_barrier()
+
+    told("first")
+    told("second")
+    assert heard == ["first", "second"]

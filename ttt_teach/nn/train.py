@@ -44,7 +44,7 @@ def fit(
     With a ``checkpoint`` the file is renewed after every block, as a whole or not at all. Whatever stops the run, even
     a power cut, costs the unfinished block; the same call goes on from the file and gives, to the bit, the numbers of
     a run that was never stopped. More ``steps`` go on from it too. The file knows its run: the shapes and start values
-    of the model, and the compiled program with loss, batches and optimiser.
+    of model and optimiser, and the compiled program with loss, batches, optimiser and block.
 
     Args:
         model: a pytree, such as an ``eqx.Module``. Its other leaves stay as they are.
@@ -54,12 +54,12 @@ def fit(
         watch: gets the number of steps done and the model, after every block that is run.
 
     Returns:
-        Fit(model, losses).
+        Fit(model, losses); losses in at least float32.
 
     Raises:
         ValueError: steps or block not whole or below 1, a loss that is no real number, a model without floats, a
-            checkpoint that cannot be read, of another run, or further than ``steps``.
-        FloatingPointError: a loss that is not finite; the file keeps the block before.
+            checkpoint that cannot be read or written, of another run, or further than ``steps``.
+        FloatingPointError: a loss, or a weight after a block, that is not finite; the file keeps the block before.
     """
     steps, block = count("steps", steps), count("block", block)
     params, rest = eqx.partition(model, eqx.is_inexact_array)
@@ -70,39 +70,44 @@ def fit(
         return loss(eqx.combine(params, rest), batches(step))
 
     kind = jax.eval_shape(objective, params, jnp.int32(0))
+    if not isinstance(kind, jax.ShapeDtypeStruct):
+        raise ValueError(f"loss gives a {type(kind).__name__}; expected one real number")
     if kind.shape != () or not jnp.issubdtype(kind.dtype, jnp.floating):
         raise ValueError(f"loss gives {kind.dtype} of shape {list(kind.shape)}; expected one real number")
+    kept = kind.dtype if kind.dtype.itemsize >= 4 else jnp.float32  # losses; a file of NumPy holds no bfloat16
 
     def one(n, first, carry):
         params, memory, losses = carry
         value, slope = jax.value_and_grad(objective)(params, first + n)
         change, memory = optimiser.update(slope, memory, params)
-        return optax.apply_updates(params, change), memory, losses.at[n].set(value)
+        return optax.apply_updates(params, change), memory, losses.at[n].set(value.astype(kept))
 
     @jax.jit
     def advance(params, memory, first, todo):
-        start = params, memory, jnp.zeros(block, kind.dtype)
+        start = params, memory, jnp.zeros(block, kept)
         return jax.lax.fori_loop(0, todo, lambda n, carry: one(n, first, carry), start)
 
     memory = optimiser.init(params)
     program = advance.lower(params, memory, jnp.int32(0), jnp.int32(block))
     text = program.as_text()
-    run = _Run(checkpoint, {"model": _shapes((params, memory)), "start": _values(params), "program": _digest(text)})
-    (params, memory), losses = run.load((params, memory), kind.dtype)
+    start = params, memory
+    run = _Run(checkpoint, {"model": _shapes(start), "start": _values(start), "program": _digest(text)})
+    (params, memory), losses = run.load(start, kept)
     if len(losses) > steps:
         raise ValueError(f"steps is {steps}; expected at least the {len(losses)} of the checkpoint {checkpoint}")
     if len(losses):
         print(f"going on after step {len(losses)} of {steps}")
-    if text not in _COMPILED:
-        _COMPILED[text] = program.compile()
+    compiled = _compiled(program, text, params)
     while len(losses) < steps:
         done = len(losses)
         todo = min(block, steps - done)
-        params, memory, new = _COMPILED[text](params, memory, jnp.int32(done), jnp.int32(todo))
+        params, memory, new = compiled(params, memory, jnp.int32(done), jnp.int32(todo))
         new = np.asarray(new)[:todo]
         if not np.isfinite(new).all():
             first = int(np.argmin(np.isfinite(new)))
             raise FloatingPointError(f"the loss is {new[first]} at step {done + first}; expected finite numbers")
+        if not all(jnp.isfinite(x).all() for x in jax.tree.leaves(params)):
+            raise FloatingPointError(f"a weight is not finite after step {done + todo - 1}; expected finite numbers")
         losses = np.concatenate([losses, new])
         run.save((params, memory), losses)
         print(f"step {len(losses):{len(str(steps))}} of {steps}  loss {new.mean():.4f}")
@@ -111,8 +116,20 @@ def fit(
     return Fit(eqx.combine(params, rest), losses)
 
 
-# By the text of the program: a run that goes on, or a cell that runs again, compiles nothing.
-_COMPILED: dict[str, jax.stages.Compiled] = {}
+_COMPILED: dict[tuple, jax.stages.Compiled] = {}
+
+
+def _compiled(program: jax.stages.Lowered, text: str, params: PyTree) -> jax.stages.Compiled:
+    """The program, compiled once for each text and device: a run that goes on, or a cell run again, compiles nothing.
+
+    Not one that calls back into Python: its text does not say whom it calls.
+    """
+    if "callback" in text:
+        return program.compile()
+    key = _digest(text), frozenset().union(*(x.devices() for x in jax.tree.leaves(params)))
+    if key not in _COMPILED:
+        _COMPILED[key] = program.compile()
+    return _COMPILED[key]
 
 
 class _Run:
@@ -124,7 +141,11 @@ class _Run:
     def load(self, arrays: PyTree, dtype) -> tuple[PyTree, np.ndarray]:
         """Arrays and losses of the file; those given and none if there is no file."""
         if self.path is None or not self.path.exists():
-            return arrays, np.zeros(0, dtype)
+            nothing = np.zeros(0, dtype)
+            self.save(arrays, nothing)  # a place that cannot be written to is found before the work, not after
+            return arrays, nothing
+        if not self.path.is_file():
+            raise ValueError(f"checkpoint is {self.path}; expected a file")
         with self.path.open("rb") as file:
             try:
                 head = json.loads(file.readline())
@@ -143,7 +164,11 @@ class _Run:
         if self.path is None:
             return
         beside = self.path.with_name(self.path.name + ".new")
-        with beside.open("wb") as file:
+        try:
+            file = beside.open("wb")
+        except OSError as problem:
+            raise ValueError(f"checkpoint is {self.path}; expected a path that can be written ({problem})") from None
+        with file:
             file.write(json.dumps({"marks": self.marks, "steps": len(losses)}).encode() + b"\n")
             eqx.tree_serialise_leaves(file, (arrays, losses))
             file.flush()
@@ -153,8 +178,8 @@ class _Run:
 
 _DIFFERS = {
     "model": "its model or optimiser has other arrays",
-    "start": "its model started from other values",
-    "program": "its loss, batches or optimiser differ, or the versions that compiled them",
+    "start": "its model or optimiser started from other values",
+    "program": "its loss, batches, optimiser or block differ, or the versions that compiled them",
 }
 
 
