@@ -279,6 +279,12 @@ def test_bad_arguments():
         "x has shape [1, 2, 5]; expected [B, T, 6]": lambda: m(jnp.zeros((1, 2, 5))),
         "x has dtype float32; expected float64": lambda: m(jnp.zeros((1, 2, D), jnp.float32)),
         "state has a tail of shape [2, 3, 24]; expected [1, 3, 24]": lambda: m(inputs()[:1], whole(m, inputs())[1]),
+        "state is a tuple; expected FastWeightsState, as this layer returns": lambda: m(inputs(), (None, None, None)),
+        "state is a FastWeightsState; expected HawkState": lambda: mixer("hawk")(inputs(), whole(m, inputs())[1]),
+        "state has no sign; expected one, since negative_decay is True": lambda: mixer("signed mesa")(
+            inputs(), whole(m, inputs())[1]
+        ),
+        "width is 0; expected a whole number >= 1": lambda: nn.hawk(5, 4, 1, mlp_width=4, width=0, key=key),
         "dim is 0; expected a whole number >= 1": lambda: nn.Mesa(0, 1, key=key),
         "heads is 1.5; expected a whole number >= 1": lambda: nn.GLA(4, 1.5, key=key),
         "head_dim is True; expected a whole number >= 1": lambda: nn.GLA(4, 1, head_dim=True, key=key),

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from ttt_teach.nn.parts import Linear, ShortConv, check_input, over_last, rms_norm, unit, wide
+from ttt_teach.nn.parts import Linear, ShortConv, check_input, check_state, over_last, rms_norm, unit, wide
 from ttt_teach.rules.delta import delta
 from ttt_teach.rules.door import count
 from ttt_teach.rules.linear import linear
@@ -129,7 +129,11 @@ class FastWeights(eqx.Module):
         self, x: Float[Array, "B T D"], state: FastWeightsState | None = None
     ) -> tuple[Float[Array, "B T D"], FastWeightsState]:
         check_input(x, len(self.project.weight), self.project.weight.dtype)
+        check_state(state, FastWeightsState)
         tail, memory, turned = state or (None, None, None)
+        if state is not None and (turned is not None) != self.negative_decay:
+            has, wants = ("a sign", "none") if turned is not None else ("no sign", "one")
+            raise ValueError(f"state has {has}; expected {wants}, since negative_decay is {self.negative_decay}")
         features, tail = self.features(x, tail)
         if features.sign is None:
             o, memory = self.rule(features, memory)

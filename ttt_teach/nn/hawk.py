@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
-from ttt_teach.nn.parts import Linear, ShortConv, check_input, wide
+from ttt_teach.nn.parts import Linear, ShortConv, check_input, check_state, wide
 from ttt_teach.rules.door import count
 from ttt_teach.rules.rglru import rglru
 
@@ -58,6 +58,7 @@ class Hawk(eqx.Module):
         self, x: Float[Array, "B T D"], state: HawkState | None = None
     ) -> tuple[Float[Array, "B T D"], HawkState]:
         check_input(x, len(self.enter.weight), self.enter.weight.dtype)
+        check_state(state, HawkState)
         tail, h = state or (None, None)
         y, tail = self.conv(self.enter(x), tail)
         r, i = (jax.nn.sigmoid(wide(gate(y))) for gate in (self.recurrence_gate, self.input_gate))

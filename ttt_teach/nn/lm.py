@@ -92,9 +92,8 @@ def mesanet(vocab: int, dim: int, heads: int, depth: int, *, mlp_width: int, key
 
 def hawk(vocab: int, dim: int, depth: int, *, mlp_width: int, key: PRNGKeyArray, width: int | None = None) -> LM:
     """``depth`` blocks with Hawk layers of ``width`` channels, dim if None."""
-    return backbone(
-        vocab, dim, [partial(Hawk, dim, width or dim)] * count("depth", depth), mlp_width=mlp_width, key=key
-    )
+    mixers = [partial(Hawk, dim, dim if width is None else width)] * count("depth", depth)
+    return backbone(vocab, dim, mixers, mlp_width=mlp_width, key=key)
 
 
 def hawk_mesa(
@@ -112,7 +111,7 @@ def hawk_mesa(
 
     ``width`` is Hawk's, dim if None; options are those of :class:`Mesa`.
     """
-    pair = [partial(Hawk, dim, width or dim), partial(Mesa, dim, heads, **options)]
+    pair = [partial(Hawk, dim, dim if width is None else width), partial(Mesa, dim, heads, **options)]
     return backbone(vocab, dim, (pair * count("depth", depth))[:depth], mlp_width=mlp_width, key=key)
 
 

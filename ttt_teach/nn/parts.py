@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
@@ -17,12 +18,23 @@ def wide(x: Array) -> Array:
     return x.astype(jnp.float64 if x.dtype == jnp.float64 else jnp.float32)
 
 
+def inverse_softplus(y: float) -> float:
+    """The number whose softplus is y > 0."""
+    return float(y + np.log(-np.expm1(-y)))
+
+
 def check_input(x: Array, dim: int, dtype) -> None:
     """Raise ValueError unless x is ``[B, T, dim]`` in the dtype of the parameters."""
     if x.ndim != 3 or x.shape[2] != dim:
         raise ValueError(f"x has shape {list(x.shape)}; expected [B, T, {dim}]")
     if x.dtype != dtype:
         raise ValueError(f"x has dtype {x.dtype}; expected {dtype}, as the parameters have")
+
+
+def check_state(state, kind: type) -> None:
+    """Raise ValueError unless state is None or of the kind that the layer returns."""
+    if state is not None and not isinstance(state, kind):
+        raise ValueError(f"state is a {type(state).__name__}; expected {kind.__name__}, as this layer returns")
 
 
 class Linear(eqx.Module):
