@@ -8,8 +8,10 @@ in at least float32.
 from ttt_teach.nn.attention import Attention
 from ttt_teach.nn.fast_weights import GLA, DeltaNet, FastWeights
 from ttt_teach.nn.hawk import Hawk
+from ttt_teach.nn.lact import LaCT
 from ttt_teach.nn.lm import LM, SIZES, VOCAB, Block, backbone, cast, hawk, hawk_mesa, mesanet, parameters
 from ttt_teach.nn.mesa import Mesa, with_solver
+from ttt_teach.nn.osdn import OSDN
 from ttt_teach.nn.parts import MLP, over_last
 from ttt_teach.nn.train import Fit, fit
 
@@ -17,6 +19,7 @@ __all__ = [
     "GLA",
     "LM",
     "MLP",
+    "OSDN",
     "SIZES",
     "VOCAB",
     "Attention",
@@ -25,6 +28,7 @@ __all__ = [
     "FastWeights",
     "Fit",
     "Hawk",
+    "LaCT",
     "Mesa",
     "backbone",
     "cast",

@@ -48,18 +48,32 @@ class Attention(eqx.Module):
         self, x: Float[Array, "B T D"], state: AttentionState | None = None
     ) -> tuple[Float[Array, "B T D"], AttentionState]:
         check_input(x, len(self.project.weight), self.project.weight.dtype)
-        position = jnp.zeros((), jnp.int32) if state is None else state.position
         B, T, width = *x.shape[:2], len(self.out.weight)
         q, k, v = jnp.moveaxis(self.project(x).reshape(B, T, 3, self.heads, width // self.heads), 2, 0)
-        q, k = rotate(q, position), rotate(k, position)
-        if state is None:
-            o = attention(q, k, v, window=self.window)
-        else:
-            k, v = jnp.concatenate([state.k, k], axis=1), jnp.concatenate([state.v, v], axis=1)
-            o = attend(q, k, v, self.window)
-        kept = k.shape[1] if self.window is None else min(self.window - 1, k.shape[1])
-        cache = AttentionState(*(y[:, y.shape[1] - kept :] for y in (k, v)), position + T)
-        return self.out(o.reshape(B, T, width)), cache
+        o, state = cached(q, k, v, self.window, state)
+        return self.out(o.reshape(B, T, width)), state
+
+
+def cached(
+    q: Float[Array, "B T H K"],
+    k: Float[Array, "B T H K"],
+    v: Float[Array, "B T H V"],
+    window: int | None,
+    state: AttentionState | None,
+) -> tuple[Float[Array, "B T H V"], AttentionState]:
+    """Attention with rotary positions that goes on from a cache, and the cache after it."""
+    if state is not None and state.k.shape != (len(k), state.k.shape[1], *k.shape[2:]):
+        B, _, H, K = k.shape
+        raise ValueError(f"state has keys of shape {list(state.k.shape)}; expected [{B}, S, {H}, {K}]")
+    position = jnp.zeros((), jnp.int32) if state is None else state.position
+    q, k = rotate(q, position), rotate(k, position)
+    if state is None:
+        o = attention(q, k, v, window=window)
+    else:
+        k, v = jnp.concatenate([state.k, k], axis=1), jnp.concatenate([state.v, v], axis=1)
+        o = attend(q, k, v, window)
+    kept = k.shape[1] if window is None else min(window - 1, k.shape[1])
+    return o, AttentionState(*(y[:, y.shape[1] - kept :] for y in (k, v)), position + q.shape[1])
 
 
 def rotate(x: Float[Array, "B T H K"], position: Int[Array, ""]) -> Float[Array, "B T H K"]:

@@ -5,12 +5,11 @@ import copy
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
 
 from ttt_teach.nn.fast_weights import FastWeights
-from ttt_teach.nn.parts import wide
+from ttt_teach.nn.parts import inverse_softplus, wide
 from ttt_teach.rules.mesa import mesa
 from ttt_teach.solvers import CG
 
@@ -62,8 +61,7 @@ class Mesa(FastWeights):
             raise ValueError(f"decay_floor is {decay_floor!r}; expected a number in (0, 1]")
         if not isinstance(solver, CG):
             raise ValueError(f"solver is {solver!r}; expected CG(max_steps, tol) or PCG(max_steps, tol)")
-        start = lam_init - lam_min
-        self.ridge = jnp.full((heads, head_dim), start + np.log(-np.expm1(-start)))  # softplus of it is start
+        self.ridge = jnp.full((heads, head_dim), inverse_softplus(lam_init - lam_min))
         self.solver, self.lam_min, self.decay_floor = solver, float(lam_min), float(decay_floor)
 
     @property

@@ -105,7 +105,7 @@ def lact(
         shared=(count,),
         chunk=chunk,
         order=order,
-        muon=_steps(muon),
+        muon=muon_steps(muon),
     )
     count = jnp.int32(0) if count is None else count
     if order == "apply-update" and size.T:
@@ -197,7 +197,7 @@ def _entry(entry, T: int) -> tuple[int, int, bool, bool]:
     )
 
 
-def _steps(muon) -> tuple | None:
+def muon_steps(muon: bool | Sequence) -> tuple | None:
     """The triples of the Newton-Schulz steps, or None without Muon."""
     if isinstance(muon, bool):
         return SCHED5 if muon else None

@@ -102,25 +102,25 @@ def osdn(
             door.start(x.S, size.B, size.H, size.K, size.V, dtype=size.dtype),
             jnp.ones((size.B, size.H, size.K), size.dtype) if x.d is None else x.d,
         ),
-        shared=(_learner(step_size, bounds, eps, size.dtype),),
+        shared=(learner(step_size, bounds, eps, size.dtype),),
         chunk=door.length("chunk", chunk),
     )
     return door.leave(o, v), OSDNState(S, d)
 
 
-def _learner(step_size: ArrayLike, bounds: tuple[ArrayLike, ArrayLike], eps: ArrayLike, dtype: DTypeLike) -> Learner:
+def learner(step_size: ArrayLike, bounds: tuple[ArrayLike, ArrayLike], eps: ArrayLike, dtype: DTypeLike) -> Learner:
     """The numbers, checked; each may be traced."""
     try:
         lo, hi = bounds
     except (TypeError, ValueError):
         raise ValueError(f"bounds is {bounds!r}; expected two numbers (lo, hi)") from None
     numbers = ("step_size", step_size), ("bounds", lo), ("bounds", hi), ("eps", eps)
-    learner = Learner(*(door.number(name, x, dtype) for name, x in numbers))
-    door.require("step_size", learner.step_size, lambda x: (x >= 0) & np.isfinite(x), "step_size >= 0 and finite")
-    door.require("bounds", learner.lo, lambda lo: ~np.isnan(lo), "two numbers (lo, hi)")
-    if door.known(learner.lo):
-        door.require("bounds", learner.hi, lambda hi: hi >= learner.lo, f"hi >= lo, which is {learner.lo:g}")
+    read = Learner(*(door.number(name, x, dtype) for name, x in numbers))
+    door.require("step_size", read.step_size, lambda x: (x >= 0) & np.isfinite(x), "step_size >= 0 and finite")
+    door.require("bounds", read.lo, lambda lo: ~np.isnan(lo), "two numbers (lo, hi)")
+    if door.known(read.lo):
+        door.require("bounds", read.hi, lambda hi: hi >= read.lo, f"hi >= lo, which is {read.lo:g}")
     door.require(
-        "eps", learner.eps, lambda x: (x > 0) & np.isfinite(x), "eps > 0 and finite, also in the compute dtype"
+        "eps", read.eps, lambda x: (x > 0) & np.isfinite(x), "eps > 0 and finite, also in the compute dtype"
     )
-    return learner
+    return read
