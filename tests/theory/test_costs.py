@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from ttt_teach import CG, attention, delta, linear, longhorn, mesa, nn
+from ttt_teach import CG, SwiGLU, attention, delta, lact, linear, longhorn, mesa, nn
 from ttt_teach.theory import costs
+from ttt_teach.theory.counting import product_flops
 
 SIZES = [(64, 64), (64, 32), (32, 128)]
 each_size = pytest.mark.parametrize(("K", "V"), SIZES)
@@ -111,6 +112,33 @@ def test_table_5():
     assert costs.attention(t, d, d) == (2 * t * d, 4 * t * d)
     assert costs.delta(d, d).state == d**2
     assert costs.mesa(d, d, steps) == (2 * d**2, (2 * steps + 8) * d**2)
+
+
+@pytest.mark.parametrize(("K", "V", "M"), [(16, 16, 16), (8, 24, 16), (8, 4, 48)])
+def test_lact_counts_the_products_of_its_chunks(K, V, M):
+    T, chunk = 256, 64
+    tokens = (jax.ShapeDtypeStruct((1, T, 1, n), "float32") for n in (K, K, V, 3))
+    W = SwiGLU(*(jax.ShapeDtypeStruct((1, *n), "float32") for n in ((M, K), (M, K), (V, M))))
+
+    def run(*x):
+        o, state = lact(*x, chunk=chunk, muon=False)
+        return o, state.pending, state.weights
+
+    given = *tokens, W
+    forward = product_flops(jax.make_jaxpr(run)(*given))
+    assert forward == T * costs.lact(K, V, M).flops
+    assert costs.lact(K, V, M).state == sum(w.size for w in W)
+    o = jax.eval_shape(run, *given)
+    whole = product_flops(jax.make_jaxpr(lambda o, *x: jax.vjp(run, *x)[1](o))(o, *given))
+    assert whole - forward == T * costs.lact_gradient(K, V, M)
+    assert costs.lact_gradient(K, V, M, recompute=False) == 12 * costs.lact(K, V, M).state
+
+
+def test_the_state_of_a_lact_layer():
+    assert costs.lact_state(3072, 4) == 2304 * 3072
+    assert costs.lact_state(768, 1, 2) == 6 * 768**2
+    with pytest.raises(ValueError, match="heads is 5; expected a whole number that divides dim = 3072"):
+        costs.lact_state(3072, 5)
 
 
 def trained(make, *args, **kwargs):
