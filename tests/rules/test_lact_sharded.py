@@ -1,0 +1,86 @@
+"""LaCT over devices: split by tokens, by heads, by both and over hosts it is what one device computes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from ttt_teach.bench import hosts
+from ttt_teach.rules.lact import SwiGLU, lact
+from ttt_teach.rules.lact.sharded import sharded
+
+# Muon makes up to 500 times as much of rounding in a direction with small singular values; two writes, and back again.
+OUTPUTS, GRADIENTS = 1e-13, 1e-11
+
+
+def test_eight_devices_agree_with_one():
+    """Outputs, weights, and gradients in everything; this Python has one device, so another one runs it."""
+    quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    env = dict(os.environ, XLA_FLAGS=f"--xla_force_host_platform_device_count=8 {quickly}", JAX_PLATFORMS="cpu")
+    command = [sys.executable, "-m", "tests.rules.eight_devices"]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    for split, (outputs, gradients) in json.loads(ran.stdout).items():
+        assert outputs < OUTPUTS and gradients < GRADIENTS, (split, outputs, gradients)
+
+
+def test_two_hosts_agree_with_one_device():
+    said = hosts.rehearse(2)
+    assert "2 hosts, 4 devices, 16 tokens of a chunk each" in said
+    assert max(float(x) for x in re.findall(r"within (\S+?),? ", said)) < OUTPUTS
+
+
+def test_a_host_that_fails_says_why(monkeypatch):
+    monkeypatch.setattr(hosts, "MODULE", "ttt_teach.bench.no_such_module")
+    with pytest.raises(RuntimeError, match="a host ended with 1: .*no_such_module"):
+        hosts.rehearse(1)
+
+
+ONE = Mesh(np.array(jax.devices()[:1]), ("devices",))
+
+
+def arguments(C=4, dtype=np.float64):
+    rng = np.random.default_rng(1)
+    q, k, v = rng.normal(size=(3, 1, 2, C, 2, 3)).astype(dtype)
+    lr = rng.uniform(0.1, 1, (1, 2, C, 2, 3)).astype(dtype)
+    return q, k, v, lr, SwiGLU(*rng.normal(size=(3, 2, 3, 3)).astype(dtype))
+
+
+def test_a_mesh_of_one_device_is_no_split():
+    q, k, v, lr, W = arguments()
+    o, last = sharded(q, k, v, lr, W, mesh=ONE, tokens="devices", muon=False)
+    flat = (x.reshape(1, 8, *x.shape[3:]) for x in (q, k, v, lr))
+    want, state = lact(*flat, W, chunk=4, muon=False)
+    np.testing.assert_allclose(o.reshape(want.shape), want, rtol=1e-12)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12), last, state.weights)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tokens": "rows"}, "tokens is 'rows'; expected an axis of the mesh: 'devices'"),
+        ({"heads": "rows"}, "heads is 'rows'; expected an axis of the mesh: 'devices'"),
+        ({"muon": "yes"}, "muon is 'yes'; expected True, False"),
+    ],
+)
+def test_bad_input_is_named(changed, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        sharded(*arguments(), mesh=ONE, **changed)
+
+
+def test_bad_rates_are_named():
+    q, k, v, lr, W = arguments()
+    with pytest.raises(ValueError, match=r"lr has shape \[1, 2, 4, 2, 2\]; expected \[B, N, C, H, 3\]"):
+        sharded(q, k, v, lr[..., :2], W, mesh=ONE)
+
+
+def test_a_split_that_leaves_a_rest_is_named():
+    mesh = jax.sharding.AbstractMesh((3,), ("devices",))
+    with pytest.raises(ValueError, match="tokens is 'devices' of 3 devices; expected one that divides 4"):
+        sharded(*arguments(), mesh=mesh, tokens="devices")

@@ -1,0 +1,116 @@
+"""LaCT with the tokens of every chunk spread over all devices of several hosts, against one device.
+
+python -m ttt_teach.bench.hosts --coordinator HOST0:9876 --hosts 2 --host 0    # on the first host
+python -m ttt_teach.bench.hosts --coordinator HOST0:9876 --hosts 2 --host 1    # on the second, at the same time
+python -m ttt_teach.bench.hosts --rehearse 2                                   # both, on this machine's processor
+"""
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.experimental.multihost_utils
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ttt_teach.rules.lact import SwiGLU, lact
+from ttt_teach.rules.lact.sharded import sharded
+
+CHUNKS, CHUNK, HEADS, WIDTH, HIDDEN = 3, 64, 2, 16, 24
+MODULE = "ttt_teach.bench.hosts"
+LIMIT = 120  # seconds for a rehearsal
+
+
+def main(arguments=None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m ttt_teach.bench.hosts", description=__doc__.splitlines()[0])
+    parser.add_argument("--coordinator", metavar="HOST:PORT", help="the first host and a free port of it")
+    parser.add_argument("--hosts", type=int, help="how many there are")
+    parser.add_argument("--host", type=int, help="which one this is, from 0")
+    parser.add_argument("--rehearse", type=int, metavar="N", help="N hosts with two devices each, on this machine")
+    asked = parser.parse_args(arguments)
+    if asked.rehearse:
+        print(rehearse(asked.rehearse))
+    else:
+        jax.config.update("jax_enable_x64", True)
+        jax.distributed.initialize(asked.coordinator, asked.hosts, asked.host)
+        for line in run():
+            print(line, flush=True)
+
+
+def run() -> list[str]:
+    """What the first host has to say; the others have nothing."""
+    mesh = Mesh(jax.devices(), ("devices",))
+    q, k, v, lr, weights = draw()
+    layout = NamedSharding(mesh, P(None, None, "devices"))
+
+    def spread(x):
+        """Each host makes the tokens of its own devices; here from a seed, elsewhere from its own part of the data."""
+        return jax.make_array_from_callback(x.shape, layout, lambda index: x[index])
+
+    o, W = sharded(*map(spread, (q, k, v, lr)), weights, mesh=mesh, tokens="devices")
+    alone, state = one_device(q, k, v, lr, weights)
+    mine = [(part.index, np.asarray(part.data)) for part in o.addressable_shards]
+    off = max(np.abs(part - alone[index]).max() for index, part in mine) / np.abs(alone).max()
+    apart = max(np.abs(np.asarray(x.addressable_data(0)) - y).max() for x, y in zip(W, state.weights, strict=True))
+    worst = jax.experimental.multihost_utils.process_allgather(np.array([off, apart]))
+    if jax.process_index():
+        return []
+    devices = jax.device_count()
+    return [
+        f"{jax.process_count()} hosts, {devices} devices, {CHUNK // devices} tokens of a chunk each",
+        f"outputs within {worst[..., 0].max():.0e}, fast weights within {worst[..., 1].max():.0e} of one device",
+    ]
+
+
+def draw() -> tuple:
+    """Tokens in chunks and initial weights, the same on every host."""
+    rng = np.random.default_rng(15)
+    q, k, v = rng.normal(size=(3, 1, CHUNKS, CHUNK, HEADS, WIDTH))
+    lr = rng.uniform(0.1, 1, (1, CHUNKS, CHUNK, HEADS, 3))
+    sizes = ((HIDDEN, WIDTH), (HIDDEN, WIDTH), (WIDTH, HIDDEN))
+    return q, k, v, lr, SwiGLU(*(rng.normal(size=(HEADS, *size)) / WIDTH**0.5 for size in sizes))
+
+
+def one_device(q, k, v, lr, weights):
+    """The same by ``lact``, which knows nothing of meshes, on this host's first device."""
+    flat = (x.reshape(1, CHUNKS * CHUNK, *x.shape[3:]) for x in (q, k, v, lr))
+    with jax.default_device(jax.local_devices()[0]):
+        o, state = lact(*flat, weights, chunk=CHUNK)
+    return np.asarray(o).reshape(v.shape), jax.tree.map(np.asarray, state)
+
+
+def rehearse(hosts: int, devices: int = 2) -> str:
+    """Start so many hosts as processes of this machine, with virtual devices of its processor; what they print.
+
+    Raises RuntimeError with what a process said if it fails, subprocess.TimeoutExpired after two minutes.
+    """
+    with socket.socket() as door:
+        door.bind(("localhost", 0))
+        coordinator = f"localhost:{door.getsockname()[1]}"
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    env = dict(os.environ, JAX_PLATFORMS="cpu", JAX_CPU_COLLECTIVES_IMPLEMENTATION="gloo", XLA_FLAGS=flags)
+    command = [sys.executable, "-m", MODULE, "--coordinator", coordinator, "--hosts", str(hosts)]
+    started = [
+        subprocess.Popen(
+            [*command, "--host", str(host)], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for host in range(hosts)
+    ]
+    try:
+        said = [process.communicate(timeout=LIMIT) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    for process, (_, trouble) in zip(started, said, strict=True):
+        if process.returncode:
+            raise RuntimeError(f"a host ended with {process.returncode}: {trouble[-2000:]}")
+    lines = [line for words, _ in said for line in words.splitlines()]
+    return "\n".join(line for line in lines if not line.startswith("[Gloo]"))
+
+
+if __name__ == "__main__":
+    main()

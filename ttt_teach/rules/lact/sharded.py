@@ -1,0 +1,111 @@
+"""LaCT over several devices: each takes a share of the tokens of every chunk, or of the heads (LaCT Sec. 3.4)."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
+from jax.typing import ArrayLike
+
+from ttt_teach.rules import door
+from ttt_teach.rules.lact import _matrices, _part, muon_steps
+from ttt_teach.rules.lact.chunk import absorb, read
+from ttt_teach.rules.lact.definition import SwiGLU, length
+from ttt_teach.rules.lact.steps import Memory, write
+
+
+def sharded(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    lr: ArrayLike,
+    weights: SwiGLU,
+    *,
+    mesh: Mesh | AbstractMesh,
+    tokens: str | None = None,
+    heads: str | None = None,
+    muon: bool | Sequence = True,
+    momentum: ArrayLike | None = None,
+) -> tuple[Array, SwiGLU]:
+    """What ``lact`` computes in the order "apply-update", on the devices of a mesh.
+
+    Every device goes through all N chunks. Of each it takes its own tokens and the direction of these alone. The
+    directions are added up over the devices, once a chunk. What follows is no sum, so all do it alike: momentum, Muon,
+    the step, the norm of the rows. Heads know nothing of each other and need no sum at all.
+
+    Args:
+        q, k: ``[B, N, C, H, K]``, N chunks of C tokens. v: ``[B, N, C, H, V]``. lr: ``[B, N, C, H, 3]``.
+            momentum: ``[B, N, C, H]``. Arrays that already lie on the mesh in this way are not moved.
+        weights: as in ``lact``; every device begins with those of its heads.
+        mesh; tokens, heads: the name of the axis over which C, or H, is split; both, for two axes; or None.
+        muon: as in ``lact``.
+
+    Returns:
+        o ``[B, N, C, H, V]``, split as q is; the fast weights that the last chunk was read with, float32 or float64.
+        Each of the N - 1 chunks that are written costs an all-reduce of the fast weights' size if tokens are split.
+
+    Raises:
+        ValueError: a shape that disagrees, an axis that the mesh has not, a size that its devices do not divide.
+    """
+    x, size = door.enter(
+        q=(q, "B N C H K"),
+        k=(k, "B N C H K"),
+        v=(v, "B N C H V"),
+        lr=(lr, "B N C H rates"),
+        momentum=(momentum, "B N C H", None),
+        **_matrices("weights", weights, "B H", "H"),
+    )
+    if size.rates != 3:
+        raise ValueError(f"lr has shape {list(x.lr.shape)}; expected [B, N, C, H, 3]: the rates of gate, up and out")
+    for name, axis, count in (("tokens", tokens, size.C), ("heads", heads, size.H)):
+        if axis is None:
+            continue
+        if axis not in mesh.shape:
+            raise ValueError(f"{name} is {axis!r}; expected an axis of the mesh: {', '.join(map(repr, mesh.shape))}")
+        if count % mesh.shape[axis]:
+            raise ValueError(f"{name} is {axis!r} of {mesh.shape[axis]} devices; expected one that divides {count}")
+    W = SwiGLU(*(jnp.broadcast_to(w, (size.B, size.H, *w.shape[-2:])) for w in _part(x, "weights")))
+    o, W = _over_devices((x.q, x.k, x.v, x.lr, x.momentum), W, mesh, tokens, heads, muon_steps(muon))
+    return door.leave(o, v), W
+
+
+@partial(jax.jit, static_argnums=(2, 3, 4, 5))
+def _over_devices(arrays, W, mesh, tokens, heads, muon):
+    """A device sees ``[B, N, C / P, H, ...]``, or H / P, and goes on one head at a time."""
+    one_head = partial(chunks, axis=tokens, devices=mesh.shape[tokens] if tokens else 1, muon=muon)
+    over_heads = jax.vmap(jax.vmap(one_head, in_axes=(2, 0), out_axes=(2, 0)))
+    of_tokens, of_heads = P(None, None, tokens, heads), P(None, heads)
+    split = jax.shard_map(over_heads, mesh=mesh, in_specs=(of_tokens, of_heads), out_specs=(of_tokens, of_heads))
+    return split(arrays, W)
+
+
+def chunks(arrays: tuple, W: SwiGLU, *, axis: str | None, devices: int, muon: tuple | None):
+    """One head on one device, which holds ``[N, C / P, ...]``: read and absorb its tokens, add up, write."""
+    q, _, _, _, momentum = arrays
+    norms = jax.tree.map(length, W)
+    buffer = None if momentum is None else jax.tree.map(jnp.zeros_like, W)
+    memory = Memory(
+        W, buffer, jax.tree.map(jnp.zeros_like, W), None if momentum is None else jnp.zeros_like(W.gate[0, 0])
+    )
+
+    def step(memory, own):
+        absorbed, o = absorb(memory._replace(W=copies(memory.W, axis)), own)
+        pending = added_up((absorbed.pending, absorbed.pending_momentum), axis)
+        return write(Memory(memory.W, memory.M, *pending), devices * len(o), norms, muon), o
+
+    memory, o = jax.lax.scan(step, memory, jax.tree.map(lambda x: x[:-1], arrays))
+    last = read(copies(memory.W, axis), q[-1])
+    return jnp.concatenate([o, last[None]]), memory.W
+
+
+def added_up(directions: tuple, axis: str | None) -> tuple:
+    """The sum over the devices, on each of them. It is taken before Muon, which is no sum."""
+    return directions if axis is None else jax.lax.psum(directions, axis)
+
+
+def copies(W: SwiGLU, axis: str | None) -> SwiGLU:
+    """The same weights, from here on seen as each device's own: their gradient is then added up over the devices."""
+    return W if axis is None else jax.lax.pcast(W, axis, to="varying")
