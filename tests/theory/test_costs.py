@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ttt_teach import CG, SwiGLU, attention, delta, lact, linear, longhorn, mesa, nn
+from ttt_teach.solvers.newton_schulz import CONST5
 from ttt_teach.theory import costs
 from ttt_teach.theory.counting import product_flops
 
@@ -139,6 +140,30 @@ def test_the_state_of_a_lact_layer():
     assert costs.lact_state(768, 1, 2) == 6 * 768**2
     with pytest.raises(ValueError, match="heads is 5; expected a whole number that divides dim = 3072"):
         costs.lact_state(3072, 5)
+
+
+@pytest.mark.parametrize(("K", "V", "M"), [(16, 16, 16), (16, 16, 48), (8, 24, 16)])
+def test_muon_counts_the_products_of_a_write(K, V, M):
+    chunk = 64
+    tokens = (jax.ShapeDtypeStruct((1, 2 * chunk, 1, n), "float32") for n in (K, K, V, 3))
+    given = *tokens, SwiGLU(*(jax.ShapeDtypeStruct((1, *n), "float32") for n in ((M, K), (M, K), (V, M))))
+
+    def products(muon):
+        return product_flops(jax.make_jaxpr(lambda *x: lact(*x, chunk=chunk, muon=muon))(*given))
+
+    two_chunks = products(False)  # of which one is written
+    for steps, muon in ((5, True), (3, CONST5[:3])):
+        extra = products(muon) - two_chunks
+        assert extra == costs.muon(K, V, M, steps)
+        if K == V:
+            assert 2 * extra / two_chunks == pytest.approx(costs.muon_share(K, M // K, chunk, steps), rel=1e-14)
+
+
+def test_muon_in_the_sizes_of_the_paper():
+    assert costs.muon_share(384, 1, 2048) == 0.9375  # 760M
+    assert costs.muon_share(768, 1, np.array([2048, 4096])).tolist() == [1.875, 0.9375]  # 3B
+    with pytest.raises(ValueError, match=r"r is 0\.5; expected at least 1"):
+        costs.muon_share(64, 0.5, 64)
 
 
 def trained(make, *args, **kwargs):
