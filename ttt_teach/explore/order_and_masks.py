@@ -1,0 +1,145 @@
+"""The pictures of notebook 14. Each draws masks and curves that the notebook measured; only the words are made here."""
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from ttt_teach.explore.picture import Picture, plural
+from ttt_teach.explore.style import COLORS, figure_axes, legend_above
+
+BLUE, RED, GREEN, SKY, ORANGE, BLACK = (
+    COLORS[name] for name in ("blue", "vermilion", "green", "sky", "orange", "black")
+)
+PALE, GREY = "#f2f2f2", "0.45"
+NOTHING, WRITTEN, NEAR, BOTH = range(4)  # what an output has of a token: nothing, the memory, the window, or both
+
+
+def dependencies(seen, order, chunk, blocks) -> Picture:
+    """F14a. Which writes (columns) each output (rows) depends on.
+
+    seen ``[T, T]``: booleans; blocks: ``[(start, end, name), ...]``, the chunks.
+    """
+    fig, ax = figure_axes(figsize=(6.0, 5.0), gridspec_kw={"left": 0.12, "right": 0.72, "bottom": 0.12, "top": 0.97})
+    T = len(seen)
+    ax.imshow(np.asarray(seen, float), cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1, interpolation="nearest")
+    ax.plot(range(T), range(T), "o", color=ORANGE, ms=4, mec="white", mew=0.6)
+    _grid(ax, T, [start for start, _, _ in blocks])
+    centres = [(start + end - 1) / 2 for start, end, _ in blocks]
+    ax.set_xticks(centres, [name for *_, name in blocks])
+    ax.set_yticks(centres, [name for *_, name in blocks])
+    ax.set(xlabel="chunk of the token that is changed", ylabel="chunk of the output")
+    fig.legend(
+        handles=[
+            Patch(color=BLUE, label="depends on\nits key, value"),
+            Line2D([], [], color=ORANGE, marker="o", ls="", label="on its query"),
+        ],
+        loc="upper left",
+        bbox_to_anchor=(0.73, 0.97),
+        frameon=False,
+    )
+    seen = np.asarray(seen, bool)
+    words = (
+        f"{order}, {plural(T, 'token')} in chunks of {chunk}: an output depends on {seen.sum(1).mean():.1f} writes on "
+        f"average; {plural(int(np.triu(seen, 1).sum()), 'pair')} of an output and a later token, "
+        f"{int(np.trace(seen))} of the {T} tokens read their own write."
+    )
+    return Picture(fig, words, "F14a")
+
+
+def combined(fast, near, chunk, window) -> Picture:
+    """F14b. What the fast weights and what the window give each output; crosses: neither.
+
+    fast, near ``[T, T]``: booleans, output by token.
+    """
+    fig, ax = figure_axes(figsize=(6.0, 5.0), gridspec_kw={"left": 0.12, "right": 0.72, "bottom": 0.12, "top": 0.97})
+    fast, near = np.asarray(fast, bool), np.asarray(near, bool)
+    T = len(fast)
+    past = np.tril(np.ones((T, T), bool))
+    kinds = WRITTEN * fast + NEAR * near
+    missed = past & (kinds == NOTHING)
+    ax.imshow(
+        kinds.astype(float),
+        cmap=ListedColormap([PALE, SKY, ORANGE, BLUE]),
+        vmin=NOTHING,
+        vmax=BOTH,
+        interpolation="nearest",
+    )
+    rows, columns = np.nonzero(missed)
+    ax.plot(columns, rows, "x", color=RED, ms=7, mew=2)
+    _grid(ax, T, range(0, T, chunk))
+    ax.set_xticks(range(0, T, 4))
+    ax.set_yticks(range(0, T, 4))
+    ax.set(xlabel="token", ylabel="output")
+    fig.legend(
+        handles=[
+            Patch(color=SKY, label="fast weights"),
+            Patch(color=ORANGE, label="window"),
+            Patch(color=BLUE, label="both"),
+            Line2D([], [], color=RED, marker="x", ls="", mew=2, label="missed"),
+            Patch(facecolor=PALE, edgecolor="0.8", label="later"),
+        ],
+        loc="upper left",
+        bbox_to_anchor=(0.73, 0.97),
+        frameon=False,
+    )
+    words = (
+        f"Window {window}, chunk {chunk}: of the {int(past.sum())} pairs of an output and a token not after it "
+        f"the fast weights give {int((kinds == WRITTEN).sum())}, the window {int((kinds == NEAR).sum())}, both "
+        f"{int((kinds == BOTH).sum())}, and {int(missed.sum())} are missed."
+    )
+    return Picture(fig, words, "F14b")
+
+
+def _grid(ax, T, starts):
+    ax.set_xticks(np.arange(T + 1) - 0.5, minor=True)
+    ax.set_yticks(np.arange(T + 1) - 0.5, minor=True)
+    ax.grid(which="minor", color="white", lw=0.8, ls="-")
+    ax.tick_params(which="minor", length=0)
+    for start in list(starts)[1:]:
+        ax.axvline(start - 0.5, color="0.3", lw=0.9, ls="-")
+        ax.axhline(start - 0.5, color="0.3", lw=0.9, ls="-")
+
+
+def recall(distance, measured, law, chunk, window) -> Picture:
+    """F14c. How often a query finds its pair that is ``distance`` tokens older.
+
+    distance ``[N]``; measured: name -> ``[N]``, the delta rule, LaCT, LaCT with a window; law ``[N]``: of the last.
+    """
+    fig, ax = figure_axes()
+    ax.axvline(chunk, color="0.8", lw=1, ls="-", zorder=0)
+    looks = (("s", GREEN, "-"), ("^", RED, ":"), ("o", BLUE, ""))
+    for (name, line), (mark, color, dashes) in zip(measured.items(), looks, strict=True):
+        ax.plot(distance, line, mark, ls=dashes or "none", color=color, ms=4, lw=1.2, label=name)
+    ax.plot(distance, law, "-", color=BLACK, lw=1, label="law E14.17", zorder=0)
+    ax.set(xlabel="tokens between the pair and its query", ylabel="share recalled", ylim=(-0.04, 1.08))
+    ax.set(xlim=(-0.8, distance[-1] + 0.8), yticks=(0, 0.5, 1))
+    legend_above(ax, 2)
+    both = list(measured.values())[-1]
+    worst = int(np.argmin(both))
+    full = int(np.sum(np.asarray(both) < 1))
+    tale = f"the worst is distance {distance[worst]} with {both[worst]:.3f}" if full else "all are recalled"
+    words = (
+        f"Window {window}, chunk {chunk}: with the window LaCT misses some pairs at {plural(full, 'distance')} out of "
+        f"{len(distance)}, {tale}."
+    )
+    return Picture(fig, words, "F14c")
+
+
+def decodes(tokens, errors, prefill, chunk) -> Picture:
+    """F14d. How far a cached decode is off, token by token, by what the cache keeps.
+
+    tokens ``[N]``: positions decoded; errors: name -> ``[N]``, relative to the largest output.
+    """
+    fig, ax = figure_axes()
+    looks = (("^", RED, "-"), ("s", ORANGE, "--"), ("d", BLACK, "-."), ("o", BLUE, ":"))
+    for (name, line), (mark, color, dashes) in zip(errors.items(), looks, strict=True):
+        ax.semilogy(tokens, np.clip(line, 1e-17, None), mark, ls=dashes, color=color, ms=4, lw=1.2, label=name)
+    for start in range(0, int(tokens[-1]) + 1, chunk):
+        ax.axvline(start - 0.5, color="0.85", lw=1, ls="-", zorder=0)
+    ax.set(xlabel="token; grey: chunks begin", ylabel="error of the output", ylim=(3e-18, 10), yticks=[1e-16, 1e-8, 1])
+    ax.set(xlim=(-1, tokens[-1] + 1))
+    legend_above(ax, 2)
+    told = ", ".join(f"{line.max():.1g} ({name})" for name, line in errors.items())
+    words = f"Prefill of {plural(prefill, 'token')}, chunk {chunk}: the decoded outputs are off by up to {told}."
+    return Picture(fig, words, "F14d")
