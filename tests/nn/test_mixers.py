@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.nn import literal
+from tests.nn.helpers import off_start
 from tests.rules.golden import check_close
 from ttt_teach import nn
 from ttt_teach.solvers import CG
@@ -21,6 +22,10 @@ MIXERS = {
     "gla": functools.partial(nn.GLA, D, H, head_dim=K),
     "deltanet": functools.partial(nn.DeltaNet, D, H, head_dim=K, gated=False),
     "signed deltanet": functools.partial(nn.DeltaNet, D, H, head_dim=K, negative_decay=True),
+    "osdn": functools.partial(
+        nn.OSDN, D, H, head_dim=K, retention=True, start="free", beta_aware=False, forget="channel", step_size=0.3
+    ),
+    "lact": functools.partial(nn.LaCT, D, H, head_dim=K, hidden=3, chunk=3, rank=2),
     "hawk": functools.partial(nn.Hawk, D, 5),
     "attention": functools.partial(nn.Attention, D, H, head_dim=K),
     "window": functools.partial(nn.Attention, D, H, head_dim=K, window=3),
@@ -31,22 +36,19 @@ LITERAL = {
     "gla": lambda m, x: literal.fast_weights(m, x, literal.gla),
     "deltanet": lambda m, x: literal.fast_weights(m, x, literal.delta),
     "signed deltanet": lambda m, x: literal.fast_weights(m, x, literal.delta),
+    "osdn": literal.osdn,
+    "lact": literal.lact,
     "hawk": literal.hawk,
     "attention": literal.attention,
     "window": literal.attention,
 }
-FAST_WEIGHTS = [name for name in MIXERS if name not in ("hawk", "attention", "window")]
+FAST_WEIGHTS = [name for name in MIXERS if name not in ("lact", "hawk", "attention", "window")]
 each_mixer = pytest.mark.parametrize("name", MIXERS)
 
 
 @functools.cache
 def mixer(name):
-    """With every parameter off its start value, so that none is tested at 0 or 1 only."""
-    made = MIXERS[name](key=jax.random.key(0))
-    leaves, tree = jax.tree.flatten(made)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    noise = [0.3 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(tree, [leaf + x for leaf, x in zip(leaves, noise, strict=True)])
+    return off_start(MIXERS[name](key=jax.random.key(0)))
 
 
 @functools.cache
@@ -82,7 +84,7 @@ def test_transcription(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["mesa", "gla", "signed deltanet", "hawk", "attention", "window"]
+    "name", ["mesa", "gla", "signed deltanet", "osdn", "lact", "hawk", "attention", "window"]
 )  # every class, signs
 def test_in_pieces_as_a_whole(name):
     """No token at all, single tokens, and five at once: outputs and the last state are those of one call."""
@@ -257,7 +259,7 @@ def test_with_solver():
     assert not np.any(step(nn.with_solver(mixer("mesa"), CG(0)), inputs()[:, :1], None)[0])
 
 
-@pytest.mark.parametrize("name", ["mesa", "hawk", "attention"])
+@pytest.mark.parametrize("name", ["mesa", "osdn", "lact", "hawk", "attention"])
 def test_bfloat16(name):
     """The output as the parameters, memories in float32. 3e-2: eight bits, and sums of a few of them."""
     m, x = nn.cast(mixer(name), jnp.bfloat16), inputs().astype(jnp.bfloat16)
@@ -266,7 +268,7 @@ def test_bfloat16(name):
     dtypes = {
         type(state)._fields[i]: jax.tree.leaves(part)[0].dtype for i, part in enumerate(state) if part is not None
     }
-    memories = {"mesa": "memory", "hawk": "h", "attention": "position"}
+    memories = {"mesa": "memory", "osdn": "memory", "lact": "memory", "hawk": "h", "attention": "position"}
     assert dtypes[memories[name]] == (jnp.int32 if name == "attention" else jnp.float32)
     check_close(name, y, whole(nn.cast(m, jnp.float64), x.astype(jnp.float64))[0], 3e-2)
 

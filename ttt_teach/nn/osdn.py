@@ -109,7 +109,7 @@ class OSDN(FastWeights):
         if self.start != "projected":
             return None if self.d0 is None else wide(self.d0)
         d0 = wide(self.d0)
-        return clip(d0, learner(self.step_size, self.bounds, EPS, d0.dtype))
+        return jax.vmap(clip, (0, None))(d0, learner(self.step_size, self.bounds, EPS, d0.dtype))
 
     def gates(self, x):
         beta, log_decay, sign = super().gates(x)
