@@ -1,5 +1,6 @@
 """The LaCT layer of the language models: a small network written chunk by chunk, beside a sliding window (Sec. 4.2)."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -168,18 +169,15 @@ class LaCT(eqx.Module):
     ) -> Pieces:
         """What the memory gets of tokens whose first is at ``position``, and of their shared q, k and v."""
 
-        def heads(y, n):
-            return y.reshape(*x.shape[:2], n, -1)
-
         def direction(y, scale, shift):
-            y = unit(heads(jax.nn.silu(y * scale[None, None] + shift[None, None]), self.heads))
-            return heads(rotate(heads(y, self.attention_heads), position), self.heads)
+            y = unit(split(jax.nn.silu(y * scale[None, None] + shift[None, None]), self.heads))
+            return split(rotate(split(y, self.attention_heads), position), self.heads)
 
-        lr, momentum = heads(jax.nn.softplus(wide(self.rates(x))), self.heads), None
+        lr, momentum = split(jax.nn.softplus(wide(self.rates(x))), self.heads), None
         if self.momentum_gate is not None:
             momentum = jax.nn.sigmoid(jnp.clip(wide(self.momentum_gate(x)), -LARGEST_MOMENTUM, LARGEST_MOMENTUM))
         q, k = (direction(y, *how) for y, *how in zip((q, k), self.scale, self.shift, strict=True))
-        return Pieces(q, k, heads(jax.nn.silu(v), self.heads), lr, momentum)
+        return Pieces(q, k, split(jax.nn.silu(v), self.heads), lr, momentum)
 
     def __call__(
         self, x: Float[Array, "B T D"], state: WindowedState | None = None
@@ -190,9 +188,7 @@ class LaCT(eqx.Module):
         q, k, v = jnp.split(self.project(x), 3, axis=-1)
         position = jnp.zeros((), jnp.int32) if before is None else before.position
         pieces = self.pieces(x, q, k, v, position)
-        near, after = cached(
-            *(y.reshape(*x.shape[:2], self.attention_heads, -1) for y in (q, k, v)), self.window, before
-        )
+        near, after = cached(*(split(y, self.attention_heads) for y in (q, k, v)), self.window, before)
         far, memory = lact(
             pieces.q,
             pieces.k,
@@ -207,6 +203,12 @@ class LaCT(eqx.Module):
         gate = jax.nn.silu(wide(self.gate(x))).astype(x.dtype)
         far = gate[..., None] * over_last(self.norm, far)
         return self.out(near.reshape(q.shape) + far.reshape(q.shape)), WindowedState(after, memory)
+
+
+def split(x: Float[Array, "B T ..."], heads: int) -> Float[Array, "B T H W"]:
+    """All channels of a token, shared out among so many heads."""
+    B, T, *channels = x.shape
+    return x.reshape(B, T, heads, math.prod(channels) // heads)
 
 
 def _start(heads: int, rows: int, columns: int, rank: int | None, key: PRNGKeyArray) -> LowRank | Array:

@@ -114,7 +114,7 @@ class OSDN(FastWeights):
     def gates(self, x):
         beta, log_decay, sign = super().gates(x)
         if self.forget == "channel":
-            log_decay = log_decay.reshape(*beta.shape, -1)
+            log_decay = log_decay.reshape(*beta.shape, self.norm.shape[0])
         return beta, log_decay, sign
 
     def features(self, x, tail=None):
