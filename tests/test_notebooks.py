@@ -1,5 +1,6 @@
 """The notebooks as committed: pairs agree, twins were executed, ids, links, tables and figures match."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -46,6 +47,9 @@ ROUNDED = {
     "F08d.csv": 0.4,
     "F08e.csv": 0.05,
 }
+
+# Measured whenever the notebook runs, so of these only the words, the sizes and the number of points are compared.
+LIVE = {"F12d.csv"}
 
 PAPERS = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / prose.PAPERS).glob("*.md")}
 
@@ -127,10 +131,16 @@ def figures(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("F*.*"))}
 
 
+def without_heights(text: str) -> str:
+    return "\n".join(",".join(row[:-2]) for row in csv.reader(text.splitlines()))
+
+
 def test_the_figures_are_what_the_notebooks_draw(site):
     committed, fresh = figures(ROOT / "figures"), figures(site / "figures")
     assert committed.keys() == fresh.keys()
     data = [name for name in fresh if name.endswith(".csv")]
+    for name in LIVE:
+        committed[name], fresh[name] = without_heights(committed[name]), without_heights(fresh[name])
     moved = {name: drift(committed[name], fresh[name], ROUNDED.get(name, 1e-6)) for name in data}
     assert {name: found for name, found in moved.items() if found} == {}
 

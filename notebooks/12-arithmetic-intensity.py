@@ -1,0 +1,594 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     notebook_metadata_filter: ttt_teach
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   ttt_teach:
+#     title: Arithmetic intensity
+#     question: How many tokens must a chunk have before writing it keeps a GPU busy, and when is no number enough?
+#     minutes: 60
+#     seconds: 9
+#     settles: On an H200, a few hundred tokens where the memory is at least 768 wide; at width 384 the formula asks for 1155 tokens to 90 %, and no product measured gets there; at width 128 no chunk passes 35 %. One line of counting predicts the memory-bound products to 2 %, and your own machine is measured beside it.
+# ---
+
+# %% [markdown]
+# # 12 · Arithmetic intensity
+#
+# **How many tokens must a chunk have before writing it keeps a GPU busy, and when is no number enough?**
+#
+# LaCT (arXiv 2505.23884v1) writes 2048 tokens and more at once, where earlier test-time training wrote 16 or 64.
+# Its argument is one line of counting (Sec. 2.2, Eq. 3): a product with a small matrix moves too many bytes for the arithmetic it does.
+# Counted, not measured. So this notebook counts, predicts how fast a product can run, and then looks: at 32 products measured on an H200, and at products on the computer that runs these cells.
+# The formula is right to 2 % where memory is the limit, and too kind by up to 30 % near the point where both limits meet.
+#
+# | | |
+# |---|---|
+# | **Time** | 60 minutes to read, about 9 seconds to run on two cores, no GPU |
+# | **You need** | What a matrix product is. From [notebook 01](01-fast-weights.ipynb) only that a memory is a matrix that tokens write into and read from. |
+# | **In a hurry** | [The roof](#F12a), [when 2048 tokens are enough](#F12b), [your own machine](#F12d) |
+#
+# | here | LaCT | meaning |
+# |---|---|---|
+# | $b$ | $b$ | tokens in a chunk |
+# | $h$ | $h$ | width of a head; its fast weights are $h\times h$, or $mh\times h$ with the multiplier below |
+# | $m$ | $r$ | hidden width of the SwiGLU memory, in units of $h$ (the paper's $r$ has two meanings; ours has one) |
+# | $r$ | $r$ | arithmetic intensity: FLOPs done for each byte moved |
+# | $s$ | | bytes of a number: 2 in bfloat16, 4 in float32 |
+# | $P$, $W$ | | what a machine can do at most: FLOPs a second, and bytes a second between memory and arithmetic units |
+# | $r_\star = P/W$ | | the ridge: the intensity from which on the arithmetic is the limit |
+#
+# A FLOP is one multiplication or one addition of floating-point numbers.
+
+# %%
+import inspect
+import json
+from importlib.resources import files
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ttt_teach import SwiGLU, lact
+from ttt_teach.bench import roofline
+from ttt_teach.explore import arithmetic_intensity as pictures
+from ttt_teach.explore import explore
+from ttt_teach.ledger import check, claim
+from ttt_teach.theory import intensity as theory
+from ttt_teach.theory.intensity import arithmetic_intensity, product_intensity, roof, tokens_needed
+
+# %% [markdown]
+# ## 1 · What a product costs, and what it moves
+#
+# Reading a linear memory means multiplying $b$ queries of width $h$ with an $h\times h$ matrix: $Y = XW$ with $X$ of $b\times h$.
+# Each of the $bh$ entries of $Y$ is a sum of $h$ products, $h$ multiplications and $h$ additions (the first onto zero):
+#
+# $$ F = 2\,b\,h^2 . \tag{E12.1} $$
+#
+# If $X$ and $W$ lie in memory and $Y$ must go there, then at least every number of the three is moved once:
+#
+# $$ M = s\,\bigl(\underbrace{h^2}_{W} + \underbrace{bh}_{X} + \underbrace{bh}_{Y}\bigr) = s\,(h^2 + 2bh) . \tag{E12.2} $$
+#
+# The ratio is the **arithmetic intensity**. In bfloat16, $s = 2$:
+#
+# $$ r = \frac{F}{M} = \frac{2bh^2}{2h^2 + 4bh} = \frac{b}{1 + 2b/h} . \tag{E12.3} $$
+#
+# The last step divides above and below by $2h^2$. This is LaCT's Eq. 3.
+#
+# It is easier to see through upside down. Divide $1 + 2b/h$ by $b$:
+#
+# $$ \frac1r = \frac1b + \frac2h . \tag{E12.4} $$
+#
+# The two limits add like resistors in a row. And the 2 has a simple reason, which shows if the product is not square.
+# For an $m\times k$ by $k\times n$ product the same count gives $F = 2mkn$ and $M = s(mk + kn + mn)$, so
+#
+# $$ \frac1r = \frac{s}{2}\cdot\frac{mk+kn+mn}{mkn} = \frac s2\Bigl(\frac1m+\frac1k+\frac1n\Bigr) . \tag{E12.5} $$
+#
+# **All three sizes count alike, and the smallest counts most.** It does not matter which of them is summed over. E12.4 is the case $b, h, h$. (In E12.5 alone, $m$, $k$ and $n$ are any three sizes.)
+#
+# Does a compiler agree? Ask it for its own count of FLOPs and bytes, for products of many shapes.
+
+# %%
+print(inspect.getsource(theory.product_intensity).split('"""')[-1].strip())
+
+
+# %%
+def counted(m, k, n, dtype):
+    """FLOPs a byte of the product, as XLA counts both."""
+    x, y = jax.ShapeDtypeStruct((m, k), dtype), jax.ShapeDtypeStruct((k, n), dtype)
+    cost = jax.jit(jnp.matmul).lower(x, y).cost_analysis()
+    return cost["flops"] / cost["bytes accessed"]
+
+
+shapes = [(1, 128, 128), (64, 128, 128), (2048, 384, 384), (384, 2048, 768), (7, 300, 50)]
+for shape in shapes:
+    r16, r32 = (counted(*shape, dtype) for dtype in ("bfloat16", "float32"))
+    print(f"{shape[0]:5} x {shape[1]:4} x {shape[2]:3}: {r16:7.2f} FLOPs a byte in bfloat16, {r32:6.2f} in float32")
+
+# %% tags=["nbval-check-output"]
+claim(
+    "C12.1",
+    "FLOPs a byte as the compiler counts them are 2 / (s (1/m + 1/k + 1/n)), for five shapes in two dtypes",
+    source="E12.5, LaCT Eq. 3; XLA's cost analysis; square ones also by E12.3",
+    error=max(
+        abs(counted(*shape, dtype) / product_intensity(*shape, jnp.dtype(dtype).itemsize) - 1)
+        for shape in shapes
+        for dtype in ("bfloat16", "float32")
+    )
+    + max(abs(arithmetic_intensity(b, h) / (b / (1 + 2 * b / h)) - 1) for b, h, _ in shapes),
+    tol=1e-6,
+)
+
+# %% [markdown]
+# The tolerance of [C12.1] is that of the compiler's counters, which are float32.
+#
+# ## 2 · Two limits that no chunk and no width can pass alone
+#
+# From E12.4, $1/r > 1/b$ and $1/r > 2/h$, so $r < b$ and $r < h/2$:
+#
+# $$ r < \min(b,\ h/2) . \tag{E12.6} $$
+#
+# This is how the paper states it, with $\le$. How far below? The larger of the two terms in E12.4 is at least half of their sum:
+#
+# $$ \frac1r = \frac1b+\frac2h \le 2\max\Bigl(\frac1b,\frac2h\Bigr)
+#    \quad\Longrightarrow\quad r \ge \tfrac12\min(b,\ h/2) . \tag{E12.7} $$
+#
+# So the simple bound is never wrong by more than a factor of two, and it is wrong by exactly two at $b = h/2$, where both limits are equal.
+# **To write longer chunks than a few $h/2$ buys little:** with $b = 5h$ the intensity is already $10/11$ of its limit.
+
+# %%
+grid_b, grid_h = np.geomspace(1, 1e6, 121)[:, None], np.geomspace(16, 4096, 61)
+ratio = arithmetic_intensity(grid_b, grid_h) / np.minimum(grid_b, grid_h / 2)
+at_crossing = arithmetic_intensity(grid_h / 2, grid_h) / (grid_h / 2)
+long_chunk = arithmetic_intensity(5 * grid_h, grid_h) / (grid_h / 2)
+print(
+    f"r / min(b, h/2) from {ratio.min():.3f} to {ratio.max():.5f};",
+    f"at b = h/2 {at_crossing.max():.3f}; at b = 5h {long_chunk.max():.3f}",
+)
+
+# %% tags=["nbval-check-output"]
+claim(
+    "C12.2",
+    "r lies between half of min(b, h/2) and all of it, is exactly half at b = h/2, and 10/11 of h/2 at b = 5h",
+    source="E12.6, E12.7; LaCT Eq. 3; b from 1 to a million, h from 16 to 4096",
+    error=max(0.5 - ratio.min(), ratio.max() - 1, 0.0)
+    + np.abs(at_crossing - 0.5).max()
+    + np.abs(long_chunk - 10 / 11).max(),
+    tol=1e-14,
+)
+
+# %% [markdown]
+# ## 3 · The roof
+#
+# A machine does at most $P$ FLOPs a second and moves at most $W$ bytes a second. A product of $F$ FLOPs and $M$ bytes therefore takes
+#
+# $$ t \ \ge\ \max\Bigl(\frac FP,\ \frac MW\Bigr), \tag{E12.8} $$
+#
+# with equality if moving and computing overlap perfectly. Its rate is $F/t$, and with $F/M = r$
+#
+# $$ \frac Ft \ \le\ \min\Bigl(P,\ \frac{F}{M}W\Bigr) = \min(P,\ rW) . \tag{E12.9} $$
+#
+# Plotted against $r$ this is a roof: a slope, then a flat top. They meet at the **ridge** $r_\star = P/W$.
+# Left of it the memory is the limit and a longer chunk helps. Right of it only a faster chip does.
+#
+# If nothing overlaps, the times add up:
+#
+# $$ t = \frac FP + \frac MW \quad\Longrightarrow\quad \frac Ft = \frac{1}{1/P + 1/(rW)} = \frac{P}{1 + r_\star/r} . \tag{E12.10} $$
+#
+# So a real product is expected between E12.10 and E12.9, which differ by at most a factor of two (at the ridge).
+#
+# Now an H200. `python -m ttt_teach.bench.roofline` measures $P$ (one product of 8192 x 8192 matrices), $W$ (the faster of copying four gigabytes and summing them up), and 32 products:
+# so many of each, every one with its own matrix, that 4 GB move and no cache can help. The file with its results is part of the package.
+
+# %%
+h200 = json.loads(files("ttt_teach.bench").joinpath("results/roofline_h200.json").read_text())
+P, W = h200["peak"], h200["bandwidth"]
+ridge = P / W
+print(f"{h200['device']}, {h200['date']}, jax {h200['jax']}, bfloat16")
+print(f"P {P / 1e12:.0f} TFLOP/s, W {W / 1e12:.2f} TB/s, ridge {ridge:.0f} FLOPs a byte\n")
+print("share of the peak, measured, and in brackets the roof of E12.9")
+print("tokens" + "".join(f"{f'h = {h}':>16}" for h in h200["widths"]))
+for b in h200["tokens"]:
+    reached = [pictures.rate(h200, b, h) / P for h in h200["widths"]]
+    allowed = [roof(arithmetic_intensity(b, h), P, W) / P for h in h200["widths"]]
+    print(f"{b:6}" + "".join(f"{x:8.1%} ({y:5.1%})" for x, y in zip(reached, allowed, strict=True)))
+
+# %% [markdown]
+# Drag both. One token at a time, as a recurrence reads its memory, is half a per cent of what the chip can do, whatever the width.
+
+# %%
+explore(lambda b, h: pictures.under_the_roof(h200, b, h), b=h200["tokens"], h=h200["widths"], start={"b": 64, "h": 128})
+
+# %%
+r = np.array([[arithmetic_intensity(b, h) for b in h200["tokens"]] for h in h200["widths"]])
+reached = np.array([h200["rates"][str(h)] for h in h200["widths"]])
+against_roof = reached / roof(r, P, W)
+against_sum = reached / (P / (1 + ridge / r))
+b_of = np.broadcast_to(h200["tokens"], r.shape)
+short, one = (b_of >= 16) & (b_of <= 64), b_of == 1
+print(f"16 and 64 tokens: {against_roof[short].min():.3f} to {against_roof[short].max():.3f} of the roof")
+print(f"one token: {against_roof[one].min():.2f} to {against_roof[one].max():.2f}")
+print(f"256 tokens and more: {against_roof[b_of >= 256].min():.2f} to {against_roof[b_of >= 256].max():.2f}")
+
+# %% tags=["nbval-check-output"]
+claim(
+    "C12.3",
+    "with 16 or 64 tokens the eight measured products run at the roof to 2 percent, at every width from 128 to 1536",
+    source="LaCT Eq. 3 and E12.9; bench/results/roofline_h200.json, bfloat16",
+    error=np.abs(against_roof[short] - 1).max(),
+    tol=0.02,
+)
+
+# %% tags=["nbval-check-output"]
+claim(
+    "C12.4",
+    "none of the 32 measured products is faster than the roof allows",
+    source="E12.9; bench/results/roofline_h200.json; the largest excess, of which 1 percent is left to the clock",
+    error=max(against_roof.max() - 1, 0),
+    tol=0.01,
+)
+
+# %% tags=["nbval-check-output"]
+claim(
+    "C12.5",
+    "with 16 tokens or more every measured product lies between adding the two times up and overlapping them",
+    source="E12.9, E12.10; bench/results/roofline_h200.json; how far the worst is outside, 1 percent left to the clock",
+    error=max((1 - against_sum[b_of >= 16]).max(), (against_roof[b_of >= 16] - 1).max(), 0),
+    tol=0.01,
+)
+
+# %% [markdown]
+# A count of bytes that a child can check predicts eight products on a machine of this size to 2 % [C12.3]. Near the ridge it is too kind, since there the machine would have to do both things at once without a pause; the truth stays between E12.10 and E12.9 [C12.5].
+# A single token stays below both: a vector times a matrix leaves most of a tile of the matrix unit idle, and reading is then all there is.
+#
+# ## 4 · When are 2048 tokens enough?
+#
+# To reach a share $\sigma$ of the peak under the roof, the intensity must be at least $\sigma r_\star$. With E12.4 and bfloat16:
+#
+# $$ \frac1b + \frac2h \le \frac1{\sigma r_\star}
+#    \quad\Longleftrightarrow\quad b \ge \frac{1}{\dfrac{1}{\sigma r_\star} - \dfrac2h}, \tag{E12.11} $$
+#
+# provided the denominator is positive, that is
+#
+# $$ h > 2\,\sigma\, r_\star . \tag{E12.12} $$
+#
+# If it is not, **no chunk is long enough**: the width is the limit. On this H200, with $r_\star$ = 183, the full peak needs a width above 366, and 384 is only just more.
+
+# %%
+shares, widths = (0.5, 0.75, 0.9, 1.0), (64, 128, 256, 384, 512, 768, 1536)
+print("tokens a chunk needs (E12.11); 'none': no chunk is long enough")
+print("share of the peak" + "".join(f"{share:8.0%}" for share in shares))
+for h in widths:
+    needed = tokens_needed(np.array(shares), ridge, h)
+    print(f"{f'h = {h}':>17}" + "".join(f"{np.ceil(b):8.0f}" if b < np.inf else f"{'none':>8}" for b in needed))
+
+# %%
+explore(lambda share: pictures.enough(share, h200), share=[0.1, 0.25, 0.35, 0.5, 0.65, 0.75, 0.85, 0.9, 0.95])
+
+# %%
+best_128 = max(h200["rates"]["128"]) / P
+limit_128 = roof(64.0, P, W) / P
+at_2048 = {h: pictures.rate(h200, 2048, h) / P for h in h200["widths"]}
+print(f"h = 128: limit {limit_128:.1%} of the peak for any chunk, best measured {best_128:.1%}")
+print("2048 tokens: " + ", ".join(f"h = {h} {share:.0%}" for h, share in at_2048.items()))
+print(f"h = 384, 8 times as many tokens: {pictures.rate(h200, 16384, 384) / P:.0%}")
+
+# %% tags=["nbval-check-output"]
+claim(
+    "C12.6",
+    "at width 128 no chunk passes 35 percent of an H200's peak, and none measured up to 16384 tokens passes 33",
+    source="E12.6 and E12.9 with h/2 = 64; bench/results/roofline_h200.json",
+    error=max(limit_128 - 0.35, best_128 - 0.33, 0),
+    tol=1e-3,
+)
+
+# %% tags=["nbval-check-output"]
+gain = pictures.rate(h200, 16384, 384) / pictures.rate(h200, 2048, 384)
+claim(
+    "C12.7",
+    "2048 tokens reach 74 percent of the peak at width 384, 92 at 768; 8 times as many at 384 gain only 7 percent",
+    source="bench/results/roofline_h200.json; the largest of the three differences, in whole percent",
+    error=max(abs(at_2048[384] - 0.74), abs(at_2048[768] - 0.92), abs(gain - 1.07)),
+    tol=0.005,
+)
+
+# %% [markdown]
+# So the answer has two halves. **Where the memory is wide (768 and more), 256 to 1024 tokens are enough, and 2048 are comfortable. Where it is narrow, tokens do not help:** at width 384 a chunk of 16384 tokens gains 7 % over 2048 [C12.7], and at width 128, the head width of MesaNet and OSDN, a third of the peak is all there is [C12.6].
+# That is one reason for LaCT's few and wide heads. The other is the state, which grows with the width too ([notebook 15](15-lact-at-scale.ipynb)).
+#
+# **Exercise 12.1 ★ Half the bytes.** In float8 a number has one byte, and the matrix units are about twice as fast. By which factors do $r$ and $r_\star$ change, and does a width of 384 now reach 90 % of the new peak under the roof? Write the function: tokens needed for a share, for any bytes per number. Its argument `ridge` is $P/W$ of the format asked about.
+#
+# <details><summary>Hint</summary>
+#
+# Put $s$ back into E12.4: by E12.5, $1/r = (s/2)(1/b+2/h)$.
+#
+# </details>
+
+
+# %%
+def tokens_in_any_format(share, ridge, h, s):
+    return ...  # np.inf if no chunk is long enough
+
+
+def test_tokens(answer):
+    for share, peak_ratio, h, s in (
+        (0.9, 183.0, 384, 2),
+        (0.9, 366.0, 384, 1),
+        (0.5, 12.0, 128, 4),
+        (0.9, 366.0, 128, 1),
+    ):
+        found = answer(share, peak_ratio, h, s)
+        # Independent of the formula: walk along the chunks.
+        tried = np.arange(1, 20_000)
+        enough = 2 * tried * h**2 / (s * (h**2 + 2 * tried * h)) >= share * peak_ratio
+        wanted = tried[enough][0] if enough.any() else np.inf
+        if not (found == wanted or wanted - 1 < found <= wanted):
+            case = f"share {share}, ridge {peak_ratio}, h {h}, s {s}"
+            return f"{case}: you say {found}; {wanted} tokens are the first that are enough"
+
+
+check("12.1", tokens_in_any_format, test_tokens)
+
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+def tokens_in_any_format_solution(share, ridge, h, s):
+    room = 2 / (s * share * ridge) - 2 / h
+    return 1 / room if room > 0 else np.inf
+
+
+check("12.1", tokens_in_any_format_solution, test_tokens)
+for s, at in ((2, ridge), (1, 2 * ridge)):
+    print(f"{s} bytes, ridge {at:.0f}, h = 384: {tokens_in_any_format_solution(0.9, at, 384, s):.0f} tokens for 90 %")
+
+# %% [markdown]
+# Both double, so nothing changes: half the bytes for twice the speed leaves the chunk where it was.
+#
+# ## 5 · The whole memory: nine products
+#
+# LaCT's memory is a SwiGLU network with three matrices ([notebook 13](13-lact-memory.ipynb) derives it), $W_1, W_3$ of $mh\times h$ and $W_2$ of $h\times mh$. A chunk takes
+#
+# - to write: $W_1K$, $W_3K$ and $W_2^\top V$ for what the gradient needs, and one outer product summed over the tokens for each of the three gradients: 6;
+# - to read: $W_1Q$, $W_3Q$, and $W_2$ times the hidden layer: 3.
+#
+# In the forward products the sizes are $b$, $h$ and $mh$, with $h$ or $mh$ summed over. In the gradients they are $mh$, $b$ and $h$, with $b$ summed over. By E12.5 that makes no difference: **all nine have the same intensity**,
+#
+# $$ \frac1r = \frac s2\Bigl(\frac1b + \frac1h + \frac1{mh}\Bigr), \qquad F = 9\cdot 2\,b\,m\,h^2 = 18\,b\,m\,h^2 . \tag{E12.13} $$
+#
+# Count them in the program itself: all products in the package's chunk form, for three chunks. (The last is not written to the weights here, but its gradient is taken and kept for a later call, so it too has nine.)
+
+
+# %%
+def products(jaxpr, times=1):
+    """(m, k, n, how often) of every matrix product in a program, loops counted as often as they run."""
+    for eqn in jaxpr.eqns:
+        inner = times * eqn.params["length"] if eqn.primitive.name == "scan" else times
+        for sub in jax.tree.leaves(
+            list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+        ):
+            sub = getattr(sub, "jaxpr", sub)
+            if hasattr(sub, "eqns"):
+                yield from products(sub, inner)
+        if eqn.primitive.name == "dot_general":
+            (left, _), batch = eqn.params["dimension_numbers"]
+            a, b = (x.aval.shape for x in eqn.invars)
+            k = int(np.prod([a[i] for i in left]))
+            many = int(np.prod([a[i] for i in batch[0]]))
+            yield int(np.prod(a)) // (k * many), k, int(np.prod(b)) // (k * many), inner * many
+
+
+b, h, m, chunks = 256, 64, 2, 3
+token = jnp.zeros((1, chunks * b, 1, h))
+weights = SwiGLU(jnp.ones((1, m * h, h)), jnp.ones((1, m * h, h)), jnp.ones((1, h, m * h)))
+program = jax.make_jaxpr(lambda q, k, v, lr, w: lact(q, k, v, lr, w, chunk=b, muon=False, form="chunk")[0])(
+    token, token, token, jnp.ones((1, chunks * b, 1, 3)), weights
+)
+found = list(products(program.jaxpr))
+flops = sum(2 * np.prod(sizes) for sizes in found)
+expected = 9 * 2 * b * m * h**2 * chunks
+sizes = {tuple(sorted(x[:3])) for x in found}
+print(f"sizes of the products: {sizes}")
+print(f"{flops} FLOPs in {sum(x[3] for x in found)} products; nine a chunk by E12.13: {expected}")
+
+# %% tags=["nbval-check-output"]
+claim(
+    "C12.8",
+    "every product of a LaCT chunk has the sizes b, h and m h, and a chunk has nine",
+    source="E12.13; the jaxpr of lact(form='chunk'), three chunks of 256 tokens, h = 64, m = 2, no Muon",
+    error=abs(flops - expected) + len(sizes ^ {tuple(sorted((b, h, m * h)))}),
+    tol=0,
+)
+
+# %% [markdown]
+# A layer is more than its products. Here is one of the 760M model's size (4 sequences of 32768 tokens, one head of width 384, $m = 1$, no Muon), forward, in the package's chunk form on the H200, against its chunk, and what its nine products would take in bfloat16 at the roof.
+
+# %%
+layer = h200["layer"]
+tokens_of_layer = layer["sequences"] * layer["length"]
+chunk = np.array(layer["chunks"])
+floor = 1e3 * 18 * tokens_of_layer * layer["width"] ** 2 / roof(arithmetic_intensity(chunk, layer["width"]), P, W)
+pictures.layer(h200, floor)
+
+# %% tags=["nbval-check-output"]
+speedup = dict(zip(layer["chunks"], layer["ms"][0] / np.array(layer["ms"]), strict=True))
+claim(
+    "C12.9",
+    "the whole layer is 4.5 times faster with chunks of 2048 tokens than with 64, and 6.3 times with 8192",
+    source="bench/results/roofline_h200.json, forward, no Muon; the larger difference",
+    error=max(abs(speedup[2048] - 4.5), abs(speedup[8192] - 6.3)),
+    tol=0.05,
+)
+
+# %% [markdown]
+# Longer chunks pay [C12.9], but look at the distance between the two lines: the layer is far above what its products need. Two reasons can be named without measuring more. The package computes in float32, on units many times slower than those for bfloat16. And between two products it writes to memory what the next one reads. Eq. 3 counts *each product by itself*; nobody forces a kernel to do so.
+#
+# What if a kernel keeps everything of a chunk on the chip? Then only $q, k, v, o$ move, $4bh$ numbers, and the three matrices in and out, $6mh^2$:
+#
+# $$ r_{\text{fused}} = \frac{18\,b\,m\,h^2}{s\,(4bh + 6mh^2)}, \qquad
+#    \frac1{r_{\text{fused}}} = \frac s2\Bigl(\frac{4}{9\,mh} + \frac{2}{3\,b}\Bigr) . \tag{E12.14} $$
+#
+# (Divide the bracket by $18\,b\,m\,h^2$ and multiply by $s$: $4bh/18bmh^2 = \tfrac29\cdot\tfrac1{mh}$ and $6mh^2/18bmh^2 = \tfrac13\cdot\tfrac1b$; then take $\tfrac s2$ out.)
+# The limits are now $\tfrac94mh$ instead of $h/2$ for the width and $\tfrac32b$ instead of $b$ for the chunk. Width 384 is no longer a limit, nor is 128.
+
+# %%
+fused = lambda b, h, m=1, s=2: 18 * b * m * h**2 / (s * (4 * b * h + 6 * m * h**2))  # noqa: E731
+for h in (128, 384, 768):
+    apart, together = arithmetic_intensity(2048, h), fused(2048, h)
+    print(
+        f"h = {h}, 2048 tokens: {apart:5.0f} FLOPs a byte product by product,",
+        f"{together:5.0f} fused; the ridge is {ridge:.0f}",
+    )
+print(
+    "the limits, width and chunk alone: "
+    + ", ".join(f"{x:.4f}" for x in (fused(1e12, 100) / 100, fused(100, 1e12) / 100))
+)
+
+# %% tags=["nbval-check-output"]
+claim(
+    "C12.10",
+    "a fused chunk has the intensity limits 9/4 m h and 3/2 b; with 2048 tokens it passes an H200's ridge at width 128",
+    source="E12.14, bytes counted from it with m = 1; the ridge of bench/results/roofline_h200.json",
+    error=abs(fused(1e12, 100) / 100 - 9 / 4)
+    + abs(fused(100, 1e12) / 100 - 3 / 2)
+    + max(ridge / fused(2048, 128) - 1, 0),
+    tol=1e-6,
+)
+
+# %% [markdown]
+# This is a count and no measurement. It says where to look: not only for longer chunks, but for kernels that keep a chunk on the chip. A chunk of the delta rule or of Mesa, 64 tokens of width 128, can be fast for the same reason.
+#
+# **Exercise 12.2 ★★ Why ordinary layers have no such problem.** In a plain feed-forward layer all sequences of a batch share the weights; in a test-time-training layer each sequence has its own. For a batch of $B$ sequences and a chunk of $b$ tokens each, write the intensity of one product in both cases (bfloat16), and find the smallest $B$ with which the shared layer of width 768 passes the H200's ridge at $b = 1$, as in decoding.
+#
+# <details><summary>Hint</summary>
+#
+# Shared weights make one product with $Bb$ tokens. Own weights make $B$ products with $b$ tokens: both FLOPs and bytes are multiplied by $B$.
+#
+# </details>
+
+
+# %%
+def shared_and_own(B, b, h):
+    return ...  # the two intensities
+
+
+def test_shared(answer):
+    for B, n, h in ((1, 64, 384), (16, 1, 768), (300, 4, 128)):
+        numbers = {"shared": (h**2 + 2 * B * n * h), "own": B * (h**2 + 2 * n * h)}
+        for name, found in zip(numbers, answer(B, n, h), strict=True):
+            wanted = 2 * B * n * h**2 / (2 * numbers[name])
+            if not abs(found / wanted - 1) < 1e-9:
+                return f"B {B}, b {n}, h {h}, {name}: you say {found}; FLOPs over bytes are {wanted:.3f}"
+
+
+check("12.2", shared_and_own, test_shared)
+
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+def shared_and_own_solution(B, b, h):
+    return B * b / (1 + 2 * B * b / h), b / (1 + 2 * b / h)
+
+
+check("12.2", shared_and_own_solution, test_shared)
+first = next(B for B in range(1, 10_000) if shared_and_own_solution(B, 1, 768)[0] >= ridge)
+print(f"a batch of {first} sequences is enough where weights are shared; where they are not, no batch is")
+
+# %% [markdown]
+# ## 6 · Your own machine
+#
+# The same measurement on the computer that runs this notebook, in float32, with smaller arrays. **Nothing here is a claim**: somebody else's computer may be busy, hot or on battery, so the numbers are printed and not tested. The predictions are made by the same two lines of counting, from this machine's own $P$ and $W$.
+
+# %%
+print(inspect.getsource(roofline.product_rate).split('"""')[-1].strip())
+
+# %%
+mine = roofline.measure((64, 512), (1, 4, 16, 64, 256), jnp.float32, nbytes=64_000_000, side=1024, rounds=1)
+own_ridge = mine["peak"] / mine["bandwidth"]
+print(
+    f"peak {mine['peak'] / 1e9:.0f} GFLOP/s, memory {mine['bandwidth'] / 1e9:.1f} GB/s,",
+    f"ridge {own_ridge:.1f} FLOPs a byte",
+)
+print("measured over the roof of E12.9 (with s = 4)")
+print("tokens" + "".join(f"{f'h = {h}':>10}" for h in mine["widths"]))
+for i, b in enumerate(mine["tokens"]):
+    allowed = [roof(arithmetic_intensity(b, h, 4), mine["peak"], mine["bandwidth"]) for h in mine["widths"]]
+    rates = [mine["rates"][str(h)][i] for h in mine["widths"]]
+    print(f"{b:6}" + "".join(f"{x / y:10.2f}" for x, y in zip(rates, allowed, strict=True)))
+
+# %%
+pictures.own_machine(mine)
+
+# %% [markdown]
+# Read it like this. Points on a line: the count of bytes explains the rate. Points below a line at small widths: the time goes into starting many small products, which Eq. 3 does not know. Points above: the arrays, or part of them, stayed in a cache, or this memory reads faster than the test of $W$ could. A processor's ridge is low, so tens of tokens are enough where a GPU wants hundreds.
+#
+# **Exercise 12.3 ★ Your chunk.** For your own machine, which chunk reaches 75 % of the peak under the roof at width 512? Compute it from the two numbers you measured, then look at the table: does a product that long reach it?
+#
+# <details><summary>Hint</summary>
+#
+# `tokens_needed` takes the share, the ridge, the width and the bytes of a number.
+#
+# </details>
+
+
+# %%
+def my_chunk(peak, bandwidth):
+    return ...  # tokens at width 512, float32
+
+
+def test_my_chunk(answer):
+    for at_peak, at_bandwidth in ((mine["peak"], mine["bandwidth"]), (1e11, 2e10), (5e11, 5e10)):
+        found = answer(at_peak, at_bandwidth)
+        if not found > 0:
+            return f"you say {found}; expected a number of tokens"
+        share = roof(2 * found * 512**2 / (4 * (512**2 + 2 * found * 512)), at_peak, at_bandwidth) / at_peak
+        if not abs(share - 0.75) < 1e-9:
+            return f"with P {at_peak:.3g} and W {at_bandwidth:.3g}, {found:.2f} tokens reach {share:.1%} of the peak"
+
+
+check("12.3", my_chunk, test_my_chunk)
+
+
+# %% jupyter={"source_hidden": true} tags=["solution"]
+def my_chunk_solution(peak, bandwidth):
+    return float(tokens_needed(0.75, peak / bandwidth, 512, bytes_per_number=4))
+
+
+check("12.3", my_chunk_solution, test_my_chunk)
+print(f"here {my_chunk_solution(mine['peak'], mine['bandwidth']):.1f} tokens")
+
+# %% [markdown]
+# ## 7 · What was settled
+#
+# **The answer.** On an H200 in bfloat16 a chunk needs a few hundred tokens where the memory is 768 wide or more; 2048 tokens reach 92 % of the peak there, and 74 % at width 384 [C12.7]. At width 128 no chunk passes 35 % [C12.6]: the width is the limit, and only a kernel that keeps more than one product on the chip moves it [C12.10].
+#
+# | section | claims |
+# |---|---|
+# | what a product moves | C12.1 |
+# | two limits | C12.2 |
+# | the roof, measured | C12.3, C12.4, C12.5 |
+# | when 2048 tokens are enough | C12.6, C12.7 |
+# | nine products, the layer, fusing | C12.8, C12.9, C12.10 |
+#
+# **Where paper and practice differ.** No erratum: Eq. 3 is right, and is used for more than it says.
+#
+# | what | here | elsewhere |
+# |---|---|---|
+# | $r \le \min(b, h/2)$ | never equal, and at least half of it [C12.2] | Eq. 3 gives the upper bound alone |
+# | $r$ | intensity only | the paper uses the letter for the hidden width of the memory too |
+# | "large chunks use the GPU" | if the width allows it: E12.12 [C12.6] | Eq. 3 has both limits, its short version only the chunk |
+# | one product or a layer | a layer's time also holds all that lies between its products [C12.9] | utilisation is reported for a layer (Fig. 1), and is not that of a whole model |
+# | bytes | each product by itself; E12.14 for a fused chunk [C12.10] | Eq. 3 counts one product |
+#
+# **Three questions for the group.**
+#
+# 1. E12.5 treats the three sizes alike. Which of them can a designer of layers choose freely, and what does each cost elsewhere (state, causality, batch)?
+# 2. A chip that doubles its arithmetic and not its memory: what happens to every table in this notebook, and which of the rules in this collection suffers most?
+# 3. Decoding reads one token at a time. Why does no chunk rule help there, and what does?
+#
+# **Minutes per beat, for whoever leads.** Section 1: 12. Section 2: 5. Section 3: 13, with [F12a](#F12a) on the screen. Section 4: 12. Section 5: 10. Section 6 and questions: 8.
+#
+# **Next.** [Notebook 13](13-lact-memory.ipynb): what is written into the memory, and how.
