@@ -72,6 +72,48 @@ def test_the_best_scale_is_optimal(bounds, scale):
     assert np.abs(np.asarray(jax.grad(total)(d + 1e-6))).max() > 1e-7
 
 
+def test_the_slope_is_that_of_progress():
+    k, β, _ = tokens(1)
+    k[3] = 0
+    k *= np.random.default_rng(2).uniform(0.5, 3, (T, 1))
+    d = np.random.default_rng(3).uniform(0.5, 2, (T, K))
+
+    def total(d):
+        n = jnp.sum(k**2, axis=-1)
+        a = β * jnp.sum(d * k**2, axis=-1)
+        return jnp.sum(jnp.where(n > 0, ((1 - a) ** 2 - 1) / (2 * jnp.where(n > 0, n, 1)), 0))
+
+    np.testing.assert_allclose(theory.slope(d, k, β), jax.grad(total)(d), atol=1e-14)
+    assert (theory.slope(d, k, β)[3] == 0).all()
+
+
+@pytest.mark.parametrize("step_size", [3e-3, 0.5, 1.9])
+@pytest.mark.parametrize("matched", [True, False])
+def test_a_fixed_step_keeps_its_promise(step_size, matched):
+    """At every length, against the fixed scale that is best for it; unit keys have c <= beta^2 <= 1."""
+    k, β, v = tokens(6)
+    β = np.full(T, 0.7) if matched else β
+    q = theory.residual_ratio(run(k, v, β, step_size)[0], k, β)
+    for t in (1, 7, T):
+        gap, best = theory.comparator_gap(k[:t], β[:t]), theory.best_scale(k[:t], β[:t])
+        bound = theory.log_fixed_step_bound(gap, np.linalg.norm(1 - best), step_size, t)
+        assert t * np.log(np.mean(q[:t])) <= bound + 1e-12
+
+
+def test_a_fixed_step_can_need_all_that_it_is_promised():
+    """Every channel once, and a step after which it fits: no bound from the same numbers could be lower."""
+    k, β = np.eye(K), np.full(K, 0.6)
+    q = theory.residual_ratio(np.ones(K), k, β)  # no channel comes twice
+    bound = theory.log_fixed_step_bound(0, np.sqrt(K) * (1 / 0.6 - 1), 1 / 0.36, K, curvature=0.36)
+    assert np.sum(np.log(q)) == pytest.approx(float(bound), rel=1e-12)
+
+
+@pytest.mark.parametrize("step_size", [0.0, 2.0, -1.0])
+def test_no_promise_for_a_step_that_is_too_long(step_size):
+    with pytest.raises(ValueError, match="expected a number above 0 and below 2 / c = 2"):
+        theory.log_fixed_step_bound(0.1, 1.0, step_size, 10)
+
+
 def test_small_steps_of_the_write_cannot_be_matched():
     """beta < 1/2 with d <= 2 leaves 1 - beta <d, s> > 0 for every unit key: the gap is never 0."""
     k, β, _ = tokens(3, low=0.3)

@@ -22,6 +22,14 @@ def progress(d: ArrayLike, k: ArrayLike, beta: ArrayLike) -> np.ndarray:
     return (residual_ratio(d, k, beta) - 1) / np.where(n > 0, 2 * n, 1)
 
 
+def slope(d: ArrayLike, k: ArrayLike, beta: ArrayLike) -> np.ndarray:
+    """Gradient of h_t: -beta_t (1 - beta_t <d, k_t^2>) k_t^2 / |k_t|^2 (Lemma 4.1), ``[T, K]``; 0 at a zero key."""
+    d, k, beta = _read(d, k, beta)
+    n = np.sum(k**2, axis=-1)
+    left = 1 - beta * np.sum(d * k**2, axis=-1)
+    return (-beta * left / np.where(n > 0, n, 1))[:, None] * k**2
+
+
 def best_scale(k: ArrayLike, beta: ArrayLike, bounds: tuple[float, float] = (0.5, 2.0)) -> np.ndarray:
     """The one d within the bounds that would have been best in hindsight, argmin sum_t h_t(d), ``[K]``.
 
@@ -53,11 +61,32 @@ def log_local_bound(gap: ArrayLike, regret: ArrayLike, T: ArrayLike) -> np.ndarr
     return T * np.log(2 * np.asarray(gap) + 2 * np.asarray(regret) / T)
 
 
+def log_fixed_step_bound(
+    gap: ArrayLike, distance: ArrayLike, step_size: float, T: ArrayLike, curvature: float = 1.0
+) -> np.ndarray:
+    """log of (Q / T)^T, Q a bound on sum_t q_t when d learns with one step size and unit keys (not in the paper).
+
+    With Q* = 2 epsilon_T T, the sum of the q_t of a fixed scale that starts at ``distance`` from d_1, and
+    c = ``curvature`` >= beta_t^2 |k_t^2|^2 for all t (1 is always enough for beta <= 1),
+
+        sqrt(Q) = (sqrt(Q*) + sqrt(Q* + (2 - step_size c) distance^2 / step_size)) / (2 - step_size c)
+
+    Raises ValueError unless 0 < step_size < 2 / c: with longer steps d need not come nearer to anything.
+    """
+    left = 2 - step_size * curvature
+    if not (step_size > 0 and left > 0):
+        raise ValueError(f"step_size is {step_size!r}; expected a number above 0 and below 2 / c = {2 / curvature:g}")
+    fixed = 2 * np.asarray(gap) * T
+    root = (np.sqrt(fixed) + np.sqrt(fixed + left * np.asarray(distance) ** 2 / step_size)) / left
+    return T * np.log(root**2 / T)
+
+
 def log_population_bound(L: ArrayLike, regret: ArrayLike, T: ArrayLike) -> np.ndarray:
     """log of (2 L R_T / T)^T, which (f(S_{T+1}) - f*) / (f(S_1) - f*) does not exceed (Theorem 5.1).
 
-    Of full-gradient steps S - D_t grad f(S) on the population loss, none of which raises it: L is the largest
-    eigenvalue of the keys' second moment, and R_T the regret of D_t against the moment's pseudo-inverse.
+    Of full-gradient steps S - D_t grad f(S) on the population loss: L is the largest eigenvalue of the keys' second
+    moment, and R_T the regret of D_t against the moment's pseudo-inverse. The paper asks for steps that never raise
+    f; its inequality holds without (notebook 10).
     """
     return T * np.log(2 * np.asarray(L) * np.asarray(regret) / T)
 
