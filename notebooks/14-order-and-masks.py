@@ -46,6 +46,7 @@
 # | $\mathrm U_S$, $\mathrm A_S$ | update, apply | write the tokens of a set $S$; read with the queries of $S$ |
 # | $D_{ij}$ | | 1 if output $i$ depends on the write of token $j$, else 0: the mask |
 # | $w$ | | attention window: how many tokens a token sees, itself included |
+# | $a$ | | age of a pair: how many tokens before its query it stands |
 
 # %%
 from functools import partial
@@ -88,9 +89,9 @@ def off(x, y):
 #
 # Everything that LaCT does to a chunk is one of two things.
 #
-# **Update**, or write. Take the chunk's set of tokens $S$ and go up the sum of inner products (Eqs. 5 and 7), orthogonalise that direction (Muon), add it, and bring every row back to its first length. We write $\mathcal O$ for the orthogonalisation and $\mathcal N$ for the rows:
+# **Update**, or write. Take the chunk's set of tokens $S$ and go up the sum of inner products (Eqs. 5 and 7), orthogonalise that direction (Muon), add it, and bring every row back to its first length (rows):
 #
-# $$ \mathrm U_S(W) = \mathcal N\Bigl(W+\mathcal O\Bigl(\sum_{j\in S}\eta_j\nabla_W\langle f_W(k_j),v_j\rangle\Bigr)\Bigr) . \tag{E14.1} $$
+# $$ \mathrm U_S(W) = \operatorname{rows}\Bigl(W+\operatorname{Muon}\Bigl(\sum_{j\in S}\eta_j\nabla_W\langle f_W(k_j),v_j\rangle\Bigr)\Bigr) . \tag{E14.1} $$
 #
 # **Apply**, or read. Every query of $S$ goes through the network:
 #
@@ -104,10 +105,10 @@ def off(x, y):
 #
 # A **schedule** is a list of entries (start, end, update, apply): the tokens from start to end, exclusive, are written, or read, or written and then read. The entries run one after the other. So a schedule *is* the layer's order, and the two orders with names are schedules too:
 #
-# $$ \text{apply-update: } \mathrm A_0\,\mathrm U_0\,\mathrm A_1\,\mathrm U_1\cdots\mathrm A_{N-1}, \qquad
-#    \text{update-apply: } \mathrm U_0\,\mathrm A_0\,\mathrm U_1\,\mathrm A_1\cdots\mathrm U_{N-1}\,\mathrm A_{N-1}, \tag{E14.3} $$
+# $$ \text{apply-update: } \mathrm A_0\,\mathrm U_0\,\mathrm A_1\,\mathrm U_1\cdots\mathrm A_{\ell}, \qquad
+#    \text{update-apply: } \mathrm U_0\,\mathrm A_0\,\mathrm U_1\,\mathrm A_1\cdots\mathrm U_{\ell}\,\mathrm A_{\ell}, \tag{E14.3} $$
 #
-# with $N=\lceil T/C\rceil$ chunks, the last one perhaps shorter, written from left to right. Look at the end of the first: no $\mathrm U_{N-1}$. We come back to it in section 4.
+# written from left to right, where $\mathrm U_c$ and $\mathrm A_c$ are for chunk $c$ and $\ell=\lceil T/C\rceil-1$ is the last chunk, perhaps a shorter one. Look at the end of the first list: no $\mathrm U_{\ell}$. We come back to it in section 4.
 
 
 # %%
@@ -146,7 +147,7 @@ claim(
 # %% [markdown]
 # ## 2 · Four tokens, by hand
 #
-# Before any mask, a case small enough for a pencil. Four tokens, chunk 2. The memory reads two inputs and gives one number. We set its first two matrices to $W_1=40\,I$ and $W_3=I$ and let only $W_2$ learn: the rates of the other two are 0. On inputs made of zeros and ones, $\mathrm{SiLU}(40)\cdot1=40\,\sigma(40)=40$, to the last bit of float64, and $\mathrm{SiLU}(0)\cdot 0=0$. So
+# Before any mask, a case small enough for a pencil. Four tokens, chunk 2. The memory reads two inputs and gives one number. We set its first two matrices to $W_1=40\,I$ and $W_3=I$ and let only $W_2$ learn: the rates of the other two are 0. On inputs made of zeros and ones, $\mathrm{SiLU}(40)\cdot1=40\,\sigma(40)=40$ (with the logistic function $\sigma(x)=1/(1+e^{-x})$), to the last bit of float64, and $\mathrm{SiLU}(0)\cdot 0=0$. So
 #
 # $$ f_W(x) = 40\;y^\top x \quad\text{for } x\in\{0,1\}^2, \tag{E14.4} $$
 #
@@ -289,9 +290,9 @@ def rows(schedule):
 
 
 nudge = np.random.default_rng(NUDGE)
-self, other = np.eye(T, dtype=bool), np.zeros((T, T), bool)
-changes_write = np.concatenate([self, other, other[:1]])[:, :, None, None]  # copy by token
-changes_query = np.concatenate([other, self, other[:1]])[:, :, None, None]
+each, none = np.eye(T, dtype=bool), np.zeros((T, T), bool)
+changes_write = np.concatenate([each, none, none[:1]])[:, :, None, None]  # copy by token
+changes_query = np.concatenate([none, each, none[:1]])[:, :, None, None]
 
 
 def changed(x, where):
@@ -313,10 +314,26 @@ def measured(schedule):
     return moves[0] > 0, moves[1] > 0, moves[moves > 0].min(initial=np.inf) / np.abs(o[-1]).max()
 
 
+one_call = {
+    name: np.asarray(lact(q, k, v, lr, W0, chunk=4, order=name)[0]) for name in ("apply-update", "update-apply")
+}
+small_program = max(
+    off(run(q, k, v, lr, *rows(order(T, 4))), one_call[name])
+    for name, order in (("apply-update", apply_update), ("update-apply", update_apply))
+)
 for name, order in (("apply-update", apply_update), ("update-apply", update_apply)):
     print(f"{name}, 16 tokens, chunk 5; rows are outputs, # depends on the write, . does not")
     for row in measured(order(T, 5))[0]:
         print("  ", "".join(".#"[int(x)] for x in row))
+
+# %% tags=["nbval-check-output"]
+claim(
+    "C14.29",
+    "the small program gives the outputs of the package's two named orders",
+    source="E14.1 to E14.3; 16 tokens, chunk 4, with Muon",
+    error=small_program,
+    tol=1e-13,
+)
 
 # %% [markdown]
 # Four orders will occupy us. Two more than the named ones, for what comes below:
@@ -377,7 +394,7 @@ claim(
 )
 
 # %% [markdown]
-# Drag both sliders ([F14a](#F14a)). Blue: the output depends on key and value of that token. Lines are the borders of chunks.
+# Drag both sliders ([F14a](#F14a)). Blue: the output depends on key and value of that token. Lines are the borders of chunks. It opens with the case to remember: apply-update in chunks of 4, where tokens 4 to 7 read what tokens 0 to 3 have written, and nothing of their own.
 
 # %%
 LETTERS = {"video": lambda n: "NX"[n % 2] + str(n // 2), "image set": lambda n: f"im {n}"}
@@ -400,7 +417,7 @@ explore(draw_mask, order=list(ORDERS), chunk=CHUNKS, start={"order": "apply-upda
 #
 # $$ g \text{ not constant}\;\Longrightarrow\; \Pr\bigl[g(x)=g(x_0)\bigr]=0 \;\text{ and }\; \Pr\bigl[\nabla g(x)=0\bigr]=0 \quad\text{for random } x . \tag{E14.7} $$
 #
-# So if the token matters, a random nudge shows it with probability 1, and so does the derivative at a random text. If it does not matter, both are zero, and *exactly* zero in floating point too: the same numbers go through the same operations, and a backward pass that starts at output $i$ multiplies by zeros until it ends. What floating point can do is lose a dependence below its last bit; the smallest move printed above, $10^{12}$ times that bit or so, says that it does not come near.
+# So if the token matters, a random nudge shows it with probability 1, and so does the derivative at a random text. If it does not matter, both are zero, and *exactly* zero in floating point too: the same numbers go through the same operations, and a backward pass that starts at output $i$ multiplies by zeros until it ends. What floating point can do is lose a dependence below its last bit; the smallest move printed above, more than $10^{13}$ times that bit, says that it does not come near.
 #
 # The derivative measures the package's named orders, each compiled as it is, without our small program.
 
@@ -474,7 +491,7 @@ claim(
 #
 # $$ D^{\mathrm{AU}}_{tj}=1 \;\Rightarrow\; c(j)<c(t) \;\Rightarrow\; j<C\,c(t)\le t . \tag{E14.10} $$
 #
-# And a stack of layers? Let every layer have a mask that is zero above the diagonal, the token itself counted as seen. Through two layers with masks $P$ and $Q$ token $i$ depends on $j$ if some $l$ lies between: $P_{il}Q_{lj}=1$. Then $j\le l\le i$. So the mask of a stack is zero above the diagonal too, however many layers it has. Window attention, convolutions over the past, norms and feed-forward parts are of this kind. $\square$
+# And a stack of layers? Let every layer have a mask that is zero above the diagonal, the token itself counted as seen. Through two layers, the upper with mask $D$ and the lower with $D'$, output $i$ depends on token $j$ if there is a token $l$ with $D_{il}D'_{lj}=1$. Then $j\le l\le i$. So the mask of a stack is zero above the diagonal too, however many layers it has. Window attention, convolutions over the past, norms and feed-forward parts are of this kind. $\square$
 #
 # **Update-apply leaks**, as soon as a chunk has two tokens: $D^{\mathrm{UA}}_{t,t+1}=1$ unless $t+1$ begins a chunk. Is that a mere formality? Make the classic memory of a language model: token $j$ writes the pair (key: the token before it, value: itself), and token $t$ asks with itself: *what came after me?* On a text in which no token occurs twice there is nothing to be known, and an honest model guesses.
 
@@ -499,10 +516,10 @@ inside = (np.arange(TEXT - 2) + 1) % LANGUAGE_CHUNK != 0  # the next token is in
 inside[-1] = False  # the last token's successor is not written at all
 for order, right in guesses.items():
     print(
-        f"{order}: {right.mean():.3f} of the next tokens guessed;",
-        f"{right[:, inside].mean():.3f} where the next token is in the same chunk, {right[:, ~inside].mean():.3f} elsewhere",
+        f"{order}: {right.mean():.3f} of the next tokens guessed,",
+        f"in the same chunk {right[:, inside].mean():.3f}, elsewhere {right[:, ~inside].mean():.3f}",
     )
-print(f"chance is {1 / VOCABULARY:.3f}; the next token is in the same chunk at {inside.mean():.3f} of the positions")
+print(f"chance is {1 / VOCABULARY:.3f}; {inside.mean():.3f} of the next tokens are in the same chunk")
 
 # %% tags=["nbval-check-output"]
 claim(
@@ -515,7 +532,7 @@ claim(
 claim(
     "C14.8",
     "in update-apply the next token of a random text is read off the memory wherever it is in the same chunk",
-    source="8 texts without repetition, 64 orthonormal embeddings, chunk 8, rates 10, no Muon; share of those positions guessed wrong",
+    source="8 texts without repetition, orthonormal embeddings, chunk 8, rates 10, no Muon; share guessed wrong",
     error=float(1 - guesses["update-apply"][:, inside].mean()),
     tol=1e-12,
 )
@@ -532,23 +549,25 @@ claim(
 #
 # $$ \text{writes} = \lceil T/C\rceil-1, \qquad \text{and nothing is written at all while } T\le C . \tag{E14.11} $$
 #
-# Fig. 3 and Sec. 4.2 describe the order as: read a chunk, then write it. Taken at its word, $N$ chunks make $N$ writes. The released language code makes one less. Our golden file holds what that code computed in ten runs: the weights after each of its writes, and its gradients, so we can count.
+# Fig. 3 and Sec. 4.2, as the reading that we work from puts them, describe the order as: read a chunk, then write it. Taken at its word, every chunk makes a write. The released language code makes one write less. Our golden file holds what that code computed in ten runs: the weights after each of its writes, and its gradients, so we can count.
 
 # %%
 golden = np.load("../tests/golden/lact.npz")  # the official functions' own numbers
 runs = sorted({name.split("/")[0] for name in golden.files if name.startswith("causal_")})
-unwritten, last_slopes, other_slopes = 0, 0.0, np.inf
+unwritten, silent, last_slopes, other_slopes = 0, [], 0.0, np.inf
 for name in runs:
     length, C = golden[f"{name}/k"].shape[1], int(name.split("_c")[1].split("_")[0])
     writes = sum(file.startswith(f"{name}/w0_after") for file in golden.files)
     unwritten += -(-length // C) - writes
+    if not writes:
+        silent.append(f"{length} tokens with chunk {C}")
     last = (length - 1) // C * C
     for field in ("k", "v", "lr0", "lr1", "lr2"):
         slope = np.abs(golden[f"{name}/grad_{field}"])
         last_slopes = max(last_slopes, slope[:, last:].max())
         if last and field in "kv":
             other_slopes = min(other_slopes, slope[:, :last].max((0, 2)).min())
-print(f"{len(runs)} official runs: {unwritten} chunks were read and never written")
+print(f"{len(runs)} official runs: {unwritten} chunks were read and never written; no write at all in", *silent)
 print(f"gradients in keys, values and rates of the last chunk: {last_slopes}; elsewhere at least {other_slopes:.0e}")
 share = 2048 / 32768
 print(f"32768 tokens in chunks of 2048: 15 writes for 16 chunks, {share:.2%} of the tokens are never written")
@@ -571,15 +590,15 @@ claim(
 )
 
 # %% [markdown]
-# Within one call nothing is lost: no output of this text could have used that write [C14.10]. Lost is what comes after. Whoever continues the text from the weights alone continues from a memory that ends up to $C$ tokens too early. And a text no longer than one chunk is read by $f_{W_0}$: a plain network that has learned nothing from it. Section 8 repairs this.
+# Within one call nothing is lost: no output of this text could have used that write [C14.10]. Lost is what comes after. Whoever continues the text from the weights alone continues from a memory that ends up to $C$ tokens too early. And a text no longer than one chunk is read by $f_{W_0}$: a plain network that has learned nothing from it. Section 8 asks what must be carried instead.
 #
 # ## 5 · Image sets
 #
-# For view synthesis (Sec. 4.1) the tokens of all source images are written in one update. Then everything is read: the sources, which go on to the next layer, and the targets, the views to be rendered, which are never written. From E14.6, with $\mathcal S$ the sources:
+# For view synthesis (Sec. 4.1) the tokens of all source images are written in one update. Then everything is read: the sources, which go on to the next layer, and the targets, the views to be rendered, which are never written. From E14.6, with $S$ the set of source tokens:
 #
-# $$ D_{ij} = [\,j\in\mathcal S\,] \quad\text{for every output } i . \tag{E14.12} $$
+# $$ D_{ij} = [\,j\in S\,] \quad\text{for every output } i . \tag{E14.12} $$
 #
-# Three consequences, each worth money. The sources see each other in full, both ways. The order of the images does not matter, by fact 3. And the targets see neither themselves nor each other *through this layer*, so views can be rendered one at a time, in any number, from weights that stay as they are.
+# Three consequences. The sources see each other in full, both ways. The order of the images does not matter, by fact 3. And the targets see neither themselves nor each other *through this layer*, so views can be rendered one at a time, in any number, from weights that stay as they are.
 
 # %%
 C = 4
@@ -603,9 +622,7 @@ for t in range(sources, T):  # one token at a time
     )
     views.append(np.asarray(o))
 rendered = np.concatenate(views, 1)
-print(
-    f"{sources} source tokens, {T - sources} target tokens; the mask has {D.sum()} entries, {D[:, sources:].sum()} in target columns"
-)
+print(f"{sources} source and {T - sources} target tokens: {D.sum()} dependences, {D[:, sources:].sum()} on targets")
 
 # %% tags=["nbval-check-output"]
 claim(
@@ -667,11 +684,13 @@ check("14.1", dialogue_solution, test_dialogue)
 #
 # A video model learns to denoise chunk $n$ (three latent frames, 4680 tokens) given the clean chunks before it. To train on all chunks in one pass, Sec. 4.3 interleaves them:
 #
-# $$ N_0,\,X_0,\,N_1,\,X_1,\,N_2,\dots \qquad N_n=(1-t_n)X_n+t_n\,\epsilon_n , \tag{E14.13} $$
+# $$ N_0,\,X_0,\,N_1,\,X_1,\,N_2,\dots \qquad N_n=(1-\tau_n)X_n+\tau_n\,\epsilon_n , \tag{E14.13} $$
 #
-# $X_n$ clean, $N_n$ noisy, $t_n$ the noise level and $\epsilon_n$ the noise. If $N_n$ could read what $X_n$ wrote, the answer would lie beside the question. The schedule reads each $N_n$ *before* $X_n$ is written, and never writes $N_n$. By E14.6 an output of $N_n$ depends on $X_m$ for $m<n$ only, an output of $X_n$ on $X_m$ for $m\le n$, and nothing on any noisy chunk. The code's own grouping, $N_0,(X_0,N_1),(X_1,N_2),\dots$, writes the clean half of a group and then reads both halves: the same order.
+# $X_n$ clean, $N_n$ noisy, $\tau_n$ the noise level (the paper's $t_i$) and $\epsilon_n$ the noise. If $N_n$ could read what $X_n$ wrote, the answer would lie beside the question. The schedule reads each $N_n$ *before* $X_n$ is written, and never writes $N_n$. By E14.6 an output of $N_n$ depends on $X_m$ for $m<n$ only, an output of $X_n$ on $X_m$ for $m\le n$, and nothing on any noisy chunk. The code's own grouping, $N_0,(X_0,N_1),(X_1,N_2),\dots$, writes the clean half of a group and then reads both halves: the same order.
 #
-# One exchange of two entries ruins it. The slip is easy to make: think of $(N_n,X_n)$ as a group, write its clean half, read both.
+# Two remarks. Several noisy versions of a chunk may be read before its clean twin, as in the 1.3B model's training (App. C.3): a read changes nothing (fact 2), so none disturbs another. And the window attention beside this memory, which spans two chunks, must not undo the work: it looks from $N_n$ back to $X_{n-1}$ and never forward to $X_n$.
+#
+# One exchange ruins it, and it is easily made: think of $(N_n,X_n)$ as a group, write its clean half, read both.
 
 
 # %%
@@ -749,7 +768,7 @@ claim(
 #
 # **The off-by-one.** $w$ counts the token itself. In words about the past alone: a token must be able to look back at $C-1$ *earlier* tokens. So a window of 2048 that includes the token is exactly enough for chunks of 2048, with nothing to spare. A library whose `window=(left, right)` counts earlier tokens wants `left` = 2047; and one that counts the token itself, but is given 2047, misses one pair in every chunk: the last token does not see the first. (A text shorter than $C$ needs only $w\ge T$.)
 #
-# Nor is more needed: all that a longer window adds is seen twice. At $w=C$ the token at place $p$ sees $C-1-p$ tokens by both ways, on average $(C-1)/2$, from the third chunk's point of view as from the second's.
+# Nor is more needed: all that a longer window adds is seen twice. At $w=C$ the token at place $p$ sees $C-1-p$ tokens by both ways, on average $(C-1)/2$, in every chunk but the first.
 #
 # Measured, not derived: outputs of the layer are the sum of both branches, so we change key and value of one token in both and look at the sum.
 
@@ -954,16 +973,17 @@ check("14.3", cheapest_solution, test_cheapest)
 #
 # A text is read in one call, the *prefill*, and then continued token by token. Both ways must give the same outputs, or a model is served that nobody trained. What must be carried?
 #
-# By E14.3, when token $t$ comes, the memory is $W$ after all whole chunks before its own, and its own chunk is not written yet. Its tokens must not be lost, since one day the chunk fills up. E14.1 says that a sum is enough: all gradients of a chunk are taken at the *same* $W$. So besides $W$ (with momentum, also the last direction, and the momentum of the chunk so far) the package carries the sum of directions so far and a count. Their size does not depend on $C$. That sum is written when the *next* token finds the chunk full: not before, or the chunk would see itself.
+# By E14.3, when token $t$ comes, the memory is $W$ after all whole chunks before its own, and its own chunk is not written yet. Its tokens must not be lost, since one day the chunk fills up. E14.1 says that a sum is enough: all gradients of a chunk are taken at the *same* $W$. So besides $W$ (with momentum, also the last direction, and the momentum of the chunk so far) the package carries the sum of directions so far and a count. Their size does not depend on $C$. That sum is written when the *next* token comes and finds the chunk full. Writing right after the chunk's last read would give the same outputs; the package waits, since one call does not write its last chunk either (E14.11), and so both leave the same state.
 #
-# We test the full rule, with Muon and momentum: 21 tokens, chunk 4. First all tokens one by one. Then, from the state at *every* split point $n$ from 0 to 12, a second call on the next 9 tokens, a full chunk to the left and right of any border.
+# We test the full rule, with Muon and momentum: 21 tokens, chunk 4. First all tokens one by one. Then, from the state at *every* split point from 0 to 12, a second call on the next 9 tokens: enough to fill the open chunk and a whole one after it.
 
 # %%
 LONG, C, AHEAD = 21, 4, 9
 rng = np.random.default_rng(DECODE)
 long = dict(zip("qkv", unit(rng.normal(size=(3, 1, LONG, 1, WIDTH))), strict=True))
 long |= dict(lr=rng.uniform(0.5, 1.5, size=(1, LONG, 1, 3)), momentum=rng.uniform(0.2, 0.8, size=(1, LONG, 1)))
-one_call, last_state = lact(**long, weights=W0, chunk=C)
+long = {name: jnp.asarray(x) for name, x in long.items()}
+long_call, last_state = lact(**long, weights=W0, chunk=C)
 _, state0 = lact(**{name: x[:, :0] for name, x in long.items()}, weights=W0, chunk=C)
 
 
@@ -975,7 +995,7 @@ def decode(state, tokens):
         o, new = lact(**{name: x[:, None] for name, x in token.items()}, weights=None, chunk=C, state=state)
         return new, (o[:, 0], state)
 
-    last, (o, states) = jax.lax.scan(step, state, jax.tree.map(lambda x: jnp.swapaxes(jnp.asarray(x), 0, 1), tokens))
+    last, (o, states) = jax.lax.scan(step, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tokens))
     return jnp.swapaxes(o, 0, 1), states, last
 
 
@@ -986,20 +1006,16 @@ one_by_one, states, end_state = decode(state0, long)
 @jax.vmap
 def proceed(n, state):
     """One call on the next tokens, from the state before token n."""
-    tokens = {name: jax.lax.dynamic_slice_in_dim(x, n, AHEAD, 1) for name, x in map_arrays(long).items()}
+    tokens = {name: jax.lax.dynamic_slice_in_dim(x, n, AHEAD, 1) for name, x in long.items()}
     return lact(**tokens, weights=None, chunk=C, state=state)[0]
-
-
-def map_arrays(tokens):
-    return {name: jnp.asarray(x) for name, x in tokens.items()}
 
 
 splits = np.arange(LONG - AHEAD + 1)
 continued = np.asarray(proceed(splits, jax.tree.map(lambda x: x[: len(splits)], states)))
-split_off = max(off(continued[n], np.asarray(one_call)[:, n : n + AHEAD]) for n in splits)
+split_off = max(off(continued[n], np.asarray(long_call)[:, n : n + AHEAD]) for n in splits)
 same_state = max(off(a, b) for a, b in zip(jax.tree.leaves(end_state), jax.tree.leaves(last_state), strict=True))
 numbers = sum(x.size for x in jax.tree.leaves(state0))
-print(f"one by one differs by {off(one_by_one, one_call):.0e}, from every split point by {split_off:.0e}")
+print(f"one by one differs by {off(one_by_one, long_call):.0e}, from every split point by {split_off:.0e}")
 print(f"the state holds {numbers} numbers, the three matrices alone {sum(x.size for x in W0)}")
 
 # %% tags=["nbval-check-output"]
@@ -1007,12 +1023,12 @@ claim(
     "C14.19",
     "apply-update: token by token, and one call continued from every split point, give what one call gives",
     source="E14.3 and E14.1; 21 tokens, chunk 4, Muon and momentum; outputs, and the last state, at 13 split points",
-    error=max(off(one_by_one, one_call), split_off, same_state),
+    error=max(off(one_by_one, long_call), split_off, same_state),
     tol=1e-12,
 )
 
 # %% [markdown]
-# **The other orders.** Update-apply writes a chunk *before* it is read. If a call ends inside a chunk, the outputs of its beginning must be given now, without its end. So there is nothing to be carried that could help, and a split is harmless exactly at the border of a chunk. An explicit schedule may be split between any two of its entries. In the form of schedules: split update-apply at $n$ means chunks that begin anew at $n$.
+# **The other orders.** Update-apply writes a chunk *before* it is read. If a call ends inside a chunk, the outputs of its beginning must be given now, without its end. So there is nothing to be carried that could help, and a split is harmless exactly at the border of a chunk. An explicit schedule may be split between any two of its entries. As a schedule: update-apply that is split after $s$ tokens has chunks that begin anew at $s$.
 
 # %%
 C = 4
@@ -1056,7 +1072,7 @@ claim(
 )
 
 # %% [markdown]
-# **Three caches that lose something.** How do published decoders do it?
+# **Three caches that lose something.** Two are published, the third is the repair that suggests itself.
 #
 # - **The official language code** caches keys and values of the window attention. The fast weights it starts afresh in every call: with one token a call they are $W_0$, always (`layer_lact_swiglu.py` at commit 1f84d47; its users ask about it in issues 22 and 23). Whatever the prefill has written is gone.
 # - **A JAX block** (theseus, `LaCTBlock` at commit 12b2774) keeps $W$, and in the prefill writes *all* chunks, the ragged last one too. A call shorter than a chunk then only reads: nothing that is decoded is ever written.
@@ -1079,12 +1095,12 @@ for name, (late, early) in forgets.items():
     print(f"{name:38} first chunk off by {early:.0e}, later tokens by {late:.2f}")
 
 # %% [markdown]
-# In the first chunk both read $W_0$ (up to the guard of $10^{-5}$ in the layers that normalise the weights for every read). After it the decoded outputs have little to do with the trained ones. The other two we run with our rule and their order of calls, and all four side by side ([F14d](#F14d)). Drag the length of the prefill.
+# In the first chunk both read $W_0$. After it the decoded outputs are off by as much as they are large. The other two we run with our rule and their order of calls, and all four side by side ([F14d](#F14d)). Drag the length of the prefill.
 
 # %%
 PREFILLS = (4, 5, 6, 7, 8, 9, 10, 11)
 C = 4
-truth = np.asarray(lact(q, k, v, lr, W0, chunk=C)[0])
+truth = one_call["apply-update"]
 nothing_written = np.asarray(run(q, k, v, lr, *rows([(0, T, False, True)])))
 plain_step = jax.jit(lambda token, state: lact(*token, None, chunk=C, state=state))
 _, plain_state = lact(*empty, W0, chunk=C)
@@ -1161,7 +1177,7 @@ claim(
 # %% [markdown]
 # Why also after whole chunks [C14.23]? Because a call never writes its last chunk, whole or not [E14.11]. A prefill of 8 tokens has written 4.
 #
-# **Exercise 14.4 ★★★ Repair it with a list.** Suppose you may not carry sums of directions, only $W$ and raw tokens. Write `decode_with_list(tokens, C)`. `tokens` is a list of (q, k, v, lr); `read(W, q)` gives an output and `write(W, keys, values, rates)` new weights, both are given; `W0` are the first weights. Give back the outputs, and the largest number of raw tokens that you held between two tokens.
+# **Exercise 14.4 ★★★ Repair it with a list.** Suppose you may not carry sums of directions, only $W$ and raw tokens. Write `decode_with_list(tokens, C, read, write, W0)`. `tokens` is a list of (q, k, v, lr), one for each token; `read(W, q)` gives an output, `write(W, keys, values, rates)` new weights, and `W0` are the first weights. Give back the outputs, and the largest number of raw tokens that you held between two tokens.
 #
 # <details><summary>Hint</summary>
 #
@@ -1233,29 +1249,29 @@ check("14.4", decode_with_list_solution, test_list)
 #
 # The delta rule writes at every token. What does it have that LaCT gave up? Two things: recent pairs, and their order.
 #
-# **Recent pairs.** Let a query ask for a pair that is $n$ tokens older. The fast weights hold it if $t-n$ lies in an earlier chunk, that is if the place $p$ of $t$ in its chunk is less than $n$. Over whole chunks all places are equally frequent, so that is the case for a share $\min(1,n/C)$ of the tokens. The window holds it if $n<w$, always. Together:
+# **Recent pairs.** Let a query ask for a pair that is $a$ tokens old. The fast weights hold it if $t-a$ lies in an earlier chunk, that is if the place $p$ of $t$ in its chunk is less than $a$. Over whole chunks all places are equally frequent, so that is the case for a share $\min(1,a/C)$ of the tokens. The window holds it if $a<w$, always. Together:
 #
-# $$ \text{share that can be recalled at distance } n = \begin{cases}1, & n<w\\ \min(1,\;n/C), & n\ge w\end{cases} \tag{E14.17} $$
+# $$ \text{share that can be recalled at age } a = \begin{cases}1, & a<w\\ \min(1,\;a/C), & a\ge w\end{cases} \tag{E14.17} $$
 #
-# With $w\ge C$ it is 1 everywhere, as it must be by E14.15. With $w<C$ the worst distance is the first beyond the window, $n=w$, with $w/C$.
+# With $w\ge C$ it is 1 everywhere, as it must be by E14.15. With $w<C$ the worst age is the first beyond the window, $a=w$, with $w/C$.
 #
-# E14.17 says what *can* be recalled. Is it? Take 64 pairs with orthonormal keys and values; at token $t$ the query is the key of token $t-n$. A pair counts as recalled if the output has its largest product with the right one of the 64 values. Attention is sharp (scores are 40 or 0), and each branch has a fixed length, as the norm of each branch gives it in a layer: the memory 1.5, attention at most 1. The memory takes plain steps with rates of 10. We look at tokens 32 to 63, whole chunks for all three chunk lengths.
+# E14.17 says what *can* be recalled. Is it? Take 64 pairs with orthonormal keys and values; at token $t$ the query is the key of token $t-a$. A pair counts as recalled if the output has its largest product with the right one of the 64 values. Attention is sharp (scores are 40 or 0), and each branch has a fixed length, as the norm of each branch gives it in a layer: the memory 1.5, attention at most 1. The memory takes plain steps with rates of 10. We look at tokens 32 to 63, whole chunks for all three chunk lengths.
 #
 # One saving: the weights that token $t$ reads with do not depend on its query. So read *all* 64 keys with the weights of every chunk, and then pick.
 
 # %%
 PAIRS, AT = 64, np.arange(32, 64)
-RECALL_CHUNKS, RECALL_WINDOWS, DISTANCES = (8, 16, 32), (6, 8, 12, 16, 24, 32), np.arange(33)
+RECALL_CHUNKS, RECALL_WINDOWS, AGES = (8, 16, 32), (6, 8, 12, 16, 24, 32), np.arange(33)
 rng = np.random.default_rng(STREAM)
 pair_k, pair_v = (np.linalg.qr(rng.normal(size=(PAIRS, PAIRS)))[0] for _ in range(2))
-asked = (np.arange(PAIRS) - DISTANCES[:, None]) % PAIRS  # token asked for, [distance, token]; t >= n at tokens 32 on
-ask = pair_k[asked][:, :, None]  # [distances, T, 1, width]
+asked = (np.arange(PAIRS) - AGES[:, None]) % PAIRS  # token asked for, [age, token]; t >= age from token 32 on
+ask = pair_k[asked][:, :, None]  # [ages, T, 1, width]
 both_k, both_v = (np.broadcast_to(x[None, :, None], ask.shape) for x in (pair_k, pair_v))
 write_and_read = jax.jit(partial(lact, weights=None, chunk=PAIRS, order=[(0, PAIRS, True, True)], muon=False))
 
 
 def memory_reads(C):
-    """What the memory of apply-update in chunks of C answers at tokens 32 to 63, [distance, token, width]."""
+    """What the memory of apply-update in chunks of C answers at tokens 32 to 63, [age, token, width]."""
     keys, values, none = pair_k[None, :, None], pair_v[None, :, None], np.zeros((1, PAIRS, 1, 3))
     _, state = lact(*(x[:, :0] for x in (keys, keys, values, none)), wide, chunk=PAIRS)
     answers = [None]  # by chunk: of all 64 keys
@@ -1268,7 +1284,7 @@ def memory_reads(C):
 
 
 def recalled(o):
-    """Share of tokens 32 to 63 whose output points at the right value, by distance."""
+    """Share of tokens 32 to 63 whose output points at the right value, by age."""
     return (np.argmax(o @ pair_v.T, -1) == asked[:, AT]).mean(1)
 
 
@@ -1284,22 +1300,24 @@ by_delta = recalled(np.asarray(delta_o)[:, AT, 0])
 
 
 def law(C, w):
-    return np.where(DISTANCES < w, 1, np.minimum(1, DISTANCES / C))  # E14.17
+    return np.where(AGES < w, 1, np.minimum(1, AGES / C))  # E14.17
 
 
 law_off = max(np.abs(shares[C, w] - law(C, w)).max() for C, w in shares)
 alone_off = max(np.abs(alone[C] - law(C, 0)).max() for C in RECALL_CHUNKS)
-print("distance       ", *(f"{n:5}" for n in DISTANCES[::4]))
+print("age            ", *(f"{n:5}" for n in AGES[::4]))
 print("delta rule     ", *(f"{x:5.2f}" for x in by_delta[::4]))
 for C in RECALL_CHUNKS:
     print(f"LaCT, chunk {C:3}", *(f"{x:5.2f}" for x in alone[C][::4]))
     print("  and window 12", *(f"{x:5.2f}" for x in shares[C, 12][::4]))
-print(f"largest distance from the law: {alone_off:.3f} without, {law_off:.3f} with a window; chance is {1 / PAIRS:.3f}")
+print(
+    f"largest difference from the law: {alone_off:.3f} without, {law_off:.3f} with a window; chance is {1 / PAIRS:.3f}"
+)
 
 
 def draw_recall(chunk, window):
-    lines = {"delta rule": by_delta, "LaCT": alone[chunk], "LaCT and window": shares[chunk, window]}
-    return pictures.recall(DISTANCES, lines, law(chunk, window), chunk, window)
+    lines = {"delta rule": by_delta, "LaCT": alone[chunk], "LaCT with the window": shares[chunk, window]}
+    return pictures.recall(AGES, lines, law(chunk, window), chunk, window)
 
 
 explore(draw_recall, chunk=RECALL_CHUNKS, window=RECALL_WINDOWS, start={"chunk": 16, "window": 8})
@@ -1307,14 +1325,14 @@ explore(draw_recall, chunk=RECALL_CHUNKS, window=RECALL_WINDOWS, start={"chunk":
 # %% tags=["nbval-check-output"]
 claim(
     "C14.24",
-    "recall against distance is exactly what the law allows, for 3 chunks, alone and with 6 windows",
-    source="E14.17; 64 orthonormal pairs, no Muon, tokens 32 to 63, distances 0 to 32; largest difference",
+    "recall against age is exactly what the law allows, for 3 chunks, alone and with 6 windows",
+    source="E14.17; 64 orthonormal pairs, no Muon, tokens 32 to 63, ages 0 to 32; largest difference",
     error=max(law_off, alone_off),
     tol=0,
 )
 claim(
     "C14.25",
-    "the delta rule recalls every one of these pairs, at every distance from 0 to 32",
+    "the delta rule recalls every one of these pairs, at every age from 0 to 32",
     source="the same 64 orthonormal pairs, beta 1; largest distance from 1",
     error=float(np.abs(by_delta - 1).max()),
     tol=0,
@@ -1323,7 +1341,7 @@ claim(
 # %% [markdown]
 # Drag chunk and window ([F14c](#F14c)). With the window at or above the chunk LaCT's line lies on that of the delta rule; below it there is a notch between $w$ and $C$. These are orthonormal keys, fewer than the memory is wide. With keys that overlap all rules forget, in different ways; that is not the subject here.
 #
-# **Order.** By fact 3 a chunk is a set. Exchange two tokens of one chunk, key, value and rates together, and nothing after that chunk notices. If a key is written twice in a chunk, first with an old value and then with a new one, the memory cannot know which came last. The delta rule can: what it read under that key *is* the later value. The window attention beside LaCT does see order, through its positions, but only within its reach.
+# **Order.** By fact 3 a chunk is a set. Exchange two tokens of one chunk, key, value and rates together, and nothing after that chunk notices. If a key is written twice in a chunk, first with an old value and then with a new one, the memory cannot know which came last. The delta rule can: what it read under that key *is* the later value. The window attention beside it does know who came when, but only within its reach.
 
 # %%
 C, first_token, second_token = 8, 2, 5
@@ -1339,9 +1357,7 @@ delta_before = delta(q, twice_k, v, beta, form="recurrent")[0]
 delta_after = delta(q, twice_k[:, swap], v[:, swap], beta, form="recurrent")[0]
 swap_lact = off(np.asarray(after_swap)[:, C:], np.asarray(before_swap)[:, C:])
 swap_delta = off(np.asarray(delta_after)[:, C:], np.asarray(delta_before)[:, C:])
-print(
-    f"two values for one key, exchanged: LaCT's later outputs move by {swap_lact:.0e}, the delta rule's by {swap_delta:.2f}"
-)
+print(f"two values for one key, exchanged: later outputs move by {swap_lact:.0e} (LaCT), {swap_delta:.2f} (delta rule)")
 
 # %% tags=["nbval-check-output"]
 claim(
@@ -1368,7 +1384,7 @@ claim(
 # |---|---|
 # | two operations | C14.1 |
 # | four tokens by hand | C14.2, C14.28 |
-# | masks, predicted and measured | C14.3, C14.4, C14.5, C14.6 |
+# | masks, predicted and measured | C14.29, C14.3, C14.4, C14.5, C14.6 |
 # | language | C14.7, C14.8, C14.9, C14.10 |
 # | image sets | C14.11, C14.12 |
 # | video | C14.13, C14.14 |

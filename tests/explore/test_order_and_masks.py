@@ -37,13 +37,15 @@ def test_combined_marks_what_neither_gives(window, missed):
 def test_recall_says_where_it_is_worst():
     lines = {"delta rule": np.ones(4), "LaCT": np.array([0, 0.5, 1, 1]), "with the window": np.array([1, 0.5, 1, 1])}
     words = pictures.recall(np.arange(4), lines, lines["with the window"], 2, 1).words
-    assert "at 1 distance out of 4, the worst is distance 1 with 0.500" in words
+    assert "at 1 age out of 4, the worst is age 1 with 0.500" in words
     lines["with the window"] = np.ones(4)
-    assert "at 0 distances out of 4, all are recalled" in pictures.recall(np.arange(4), lines, np.ones(4), 2, 2).words
+    assert "at 0 ages out of 4, all are recalled" in pictures.recall(np.arange(4), lines, np.ones(4), 2, 2).words
 
 
 def test_decodes_says_the_largest_error_of_each():
     names = ("the window alone", "frozen weights", "weights alone", "the whole state")
     errors = {name: np.array([0.0, 0.5 / 10**n]) for n, name in enumerate(names)}
     words = pictures.decodes(np.arange(4, 6), errors, 4, 2).words
-    assert "Prefill of 4 tokens, chunk 2" in words and "0.5 (the window alone), 0.05 (frozen weights)" in words
+    assert "Prefill of 4 tokens, chunk 2" in words and "0.50 (the window alone), 0.05 (frozen weights)" in words
+    errors["the whole state"] = np.full(2, 1e-16)
+    assert "rounding (the whole state)" in pictures.decodes(np.arange(4, 6), errors, 4, 2).words

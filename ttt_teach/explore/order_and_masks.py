@@ -23,7 +23,7 @@ def dependencies(seen, order, chunk, blocks) -> Picture:
     fig, ax = figure_axes(figsize=(6.0, 5.0), gridspec_kw={"left": 0.12, "right": 0.72, "bottom": 0.12, "top": 0.97})
     T = len(seen)
     ax.imshow(np.asarray(seen, float), cmap=ListedColormap([PALE, BLUE]), vmin=0, vmax=1, interpolation="nearest")
-    ax.plot(range(T), range(T), "o", color=ORANGE, ms=4, mec="white", mew=0.6)
+    ax.plot(range(T), range(T), "o", color=ORANGE, ms=6, mec="white", mew=0.8)
     _grid(ax, T, [start for start, _, _ in blocks])
     centres = [(start + end - 1) / 2 for start, end, _ in blocks]
     ax.set_xticks(centres, [name for *_, name in blocks])
@@ -96,32 +96,38 @@ def _grid(ax, T, starts):
     ax.set_yticks(np.arange(T + 1) - 0.5, minor=True)
     ax.grid(which="minor", color="white", lw=0.8, ls="-")
     ax.tick_params(which="minor", length=0)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.remove_overlapping_locs = False  # a line between two tokens stays where a tick is
     for start in list(starts)[1:]:
         ax.axvline(start - 0.5, color="0.3", lw=0.9, ls="-")
         ax.axhline(start - 0.5, color="0.3", lw=0.9, ls="-")
 
 
-def recall(distance, measured, law, chunk, window) -> Picture:
-    """F14c. How often a query finds its pair that is ``distance`` tokens older.
+def recall(age, measured, law, chunk, window) -> Picture:
+    """F14c. How often a query finds its pair, by the age of the pair in tokens.
 
-    distance ``[N]``; measured: name -> ``[N]``, the delta rule, LaCT, LaCT with a window; law ``[N]``: of the last.
+    age ``[N]``; measured: name -> ``[N]``, the delta rule, LaCT, LaCT with a window; law ``[N]``: of the last.
     """
     fig, ax = figure_axes()
-    ax.axvline(chunk, color="0.8", lw=1, ls="-", zorder=0)
-    looks = (("s", GREEN, "-"), ("^", RED, ":"), ("o", BLUE, ""))
-    for (name, line), (mark, color, dashes) in zip(measured.items(), looks, strict=True):
-        ax.plot(distance, line, mark, ls=dashes or "none", color=color, ms=4, lw=1.2, label=name)
-    ax.plot(distance, law, "-", color=BLACK, lw=1, label="law E14.17", zorder=0)
-    ax.set(xlabel="tokens between the pair and its query", ylabel="share recalled", ylim=(-0.04, 1.08))
-    ax.set(xlim=(-0.8, distance[-1] + 0.8), yticks=(0, 0.5, 1))
+    ax.axvspan(-0.5, window - 0.5, color="#fdf0d5", zorder=0)
+    ax.axvline(chunk, color="0.6", lw=1, ls="-", zorder=0)
+    ax.plot(age, law, "-", color=BLACK, lw=1, drawstyle="steps-mid", label="law E14.17")
+    looks = (("s", GREEN, 3, GREEN), ("^", RED, 4, RED), ("o", BLUE, 8, "none"))
+    for (name, line), (mark, color, size, face) in zip(measured.items(), looks, strict=True):
+        ax.plot(age, line, mark, color=color, ms=size, mfc=face, label=name)
+    ax.set(
+        xlabel="age of the pair in tokens; line: the chunk, shaded: the window",
+        ylabel="share recalled",
+        ylim=(-0.06, 1.1),
+    )
+    ax.set(xlim=(-0.8, age[-1] + 0.8), yticks=(0, 0.5, 1))
     legend_above(ax, 2)
     both = list(measured.values())[-1]
-    worst = int(np.argmin(both))
-    full = int(np.sum(np.asarray(both) < 1))
-    tale = f"the worst is distance {distance[worst]} with {both[worst]:.3f}" if full else "all are recalled"
+    worst, short = int(np.argmin(both)), int(np.sum(np.asarray(both) < 1))
+    tale = f"the worst is age {age[worst]} with {both[worst]:.3f}" if short else "all are recalled"
     words = (
-        f"Window {window}, chunk {chunk}: with the window LaCT misses some pairs at {plural(full, 'distance')} out of "
-        f"{len(distance)}, {tale}."
+        f"Window {window}, chunk {chunk}: with the window LaCT misses some pairs at {plural(short, 'age')} out of "
+        f"{len(age)}, {tale}."
     )
     return Picture(fig, words, "F14c")
 
@@ -132,14 +138,18 @@ def decodes(tokens, errors, prefill, chunk) -> Picture:
     tokens ``[N]``: positions decoded; errors: name -> ``[N]``, relative to the largest output.
     """
     fig, ax = figure_axes()
-    looks = (("^", RED, "-"), ("s", ORANGE, "--"), ("d", BLACK, "-."), ("o", BLUE, ":"))
-    for (name, line), (mark, color, dashes) in zip(errors.items(), looks, strict=True):
-        ax.semilogy(tokens, np.clip(line, 1e-17, None), mark, ls=dashes, color=color, ms=4, lw=1.2, label=name)
     for start in range(0, int(tokens[-1]) + 1, chunk):
         ax.axvline(start - 0.5, color="0.85", lw=1, ls="-", zorder=0)
-    ax.set(xlabel="token; grey: chunks begin", ylabel="error of the output", ylim=(3e-18, 10), yticks=[1e-16, 1e-8, 1])
+    looks = (("^", RED, "-"), ("s", ORANGE, "--"), ("d", BLACK, "-."), ("o", BLUE, ":"))
+    for (name, line), (mark, color, dashes) in zip(errors.items(), looks, strict=True):
+        ax.plot(tokens, line, mark, ls=dashes, color=color, ms=5, lw=1.4, label=name)
+    ax.set(xlabel="token; grey: chunks begin", ylabel="error of the output", ylim=(-0.05, 1.0), yticks=(0, 0.5, 1))
     ax.set(xlim=(-1, tokens[-1] + 1))
     legend_above(ax, 2)
-    told = ", ".join(f"{line.max():.1g} ({name})" for name, line in errors.items())
+    told = ", ".join(f"{_size(line.max())} ({name})" for name, line in errors.items())
     words = f"Prefill of {plural(prefill, 'token')}, chunk {chunk}: the decoded outputs are off by up to {told}."
     return Picture(fig, words, "F14d")
+
+
+def _size(error):
+    return f"{error:.2f}" if error > 1e-12 else "rounding"
