@@ -10,7 +10,6 @@ from ttt_teach.ledger.tables import Row, ranked
 
 BLUE, RED, GREEN, BLACK = (COLORS[name] for name in ("blue", "vermilion", "green", "black"))
 GREY = "0.45"
-SHORT = {"%": "%", "PPL": "PPL", "BLEU-sb": "BLEU"}  # units that are said after a number
 
 
 def printed(row: Row) -> str:
@@ -19,7 +18,7 @@ def printed(row: Row) -> str:
     return f"{row.value:.{decimals}f}"
 
 
-def ranking(rows: Sequence[Row], model: str, figure: str, title: str = "") -> Picture:
+def ranking(rows: Sequence[Row], model: str, figure: str) -> Picture:
     """F16a, F16b. One metric of a table, best model on top, and where one model stands in it.
 
     rows: of one metric, with a better end. model: need not be among them; then the reading leaves it out.
@@ -27,7 +26,7 @@ def ranking(rows: Sequence[Row], model: str, figure: str, title: str = "") -> Pi
     order, values = ranked(rows)
     by_model = {row.model: row for row in rows}
     first = rows[0]
-    title = title or f"{first.metric}, {first.unit}, {first.better} is better"
+    unit = "" if first.unit in first.metric else f", {first.unit}"
     fig, ax = figure_axes(figsize=(6.4, 3.6))
     fig.subplots_adjust(left=0.28)
     names = [*order, *([] if model in by_model else [model])]
@@ -39,7 +38,8 @@ def ranking(rows: Sequence[Row], model: str, figure: str, title: str = "") -> Pi
         if not np.isnan(row.std):
             ax.plot([row.value - row.std, row.value + row.std], [place, place], "-", color="0.7", lw=3)
         ax.plot(row.value, place, "o" if chosen else "s", color=RED if chosen else BLUE, ms=9 if chosen else 6)
-    ax.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6), xlabel=title)
+    ax.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.4, -0.6))
+    ax.set_xlabel(f"{first.metric}{unit}, {first.better} is better")
     if values.min() > 0 and values.max() > 10 * values.min():
         ax.set_xscale("log")
     ax.margins(x=0.12)
@@ -51,20 +51,17 @@ def ranking(rows: Sequence[Row], model: str, figure: str, title: str = "") -> Pi
         return Picture(fig, words, figure)
     mine = by_model[model]
     better = sum(value != mine.value and (value < mine.value) == (first.better == "lower") for value in values)
+    rival = by_model[next(name for name in order if name != model)]
     ties = [name for name in order if name != model and by_model[name].value == mine.value]
-    others = [name for name in order if name != model]
-    rival = by_model[others[0]]
-    gap = round(abs(mine.value - rival.value), 6)
-    unit = {"%": "points", "fraction": ""}.get(mine.unit, mine.unit)
-    apart = f"{gap:g} {unit}".strip()
-    if rival.value == mine.value:
-        distance = f"level with {' and '.join(ties)}"
-    else:
-        distance = f"{apart} {'behind' if better else 'ahead of'} {rival.model}"
+    unit = "" if mine.unit in ("fraction", "ratio") else f" {mine.unit}"
+    gap = f"{round(abs(mine.value - rival.value), 6):g}{' points' if mine.unit == '%' else unit}"
+    where = [f"level with {' and '.join(ties)}"] if ties else []
+    if rival.value != mine.value:
+        where.append(f"{gap} {'behind' if better else 'ahead of'} {rival.model}")
     spread = "" if np.isnan(mine.std) else f" ± {mine.std:g}"
     words = (
-        f"{first.metric} ({table}): {model} has {printed(mine)}{spread} {SHORT.get(mine.unit, '')}".rstrip()
-        + f", place {better + 1} of {plural(len(rows), 'model')}, {distance}."
+        f"{first.metric} ({table}): {model} has {printed(mine)}{spread}{unit}, place {better + 1} of "
+        f"{plural(len(rows), 'model')}, {', '.join(where)}."
     )
     return Picture(fig, words, figure)
 
@@ -146,7 +143,7 @@ def selection(variants, tasks, counts, expected, each, once) -> Picture:
     right.set(xlabel="average reported; dotted: the truth", yticks=[], ylim=(0, None))
     words = (
         f"{plural(variants, 'equal variant')}, {plural(tasks, 'task')}: the best for each task reports "
-        f"{each.mean():.2f} too much on average, the best on average {once.mean():.2f}, in units of one task's noise; "
+        f"{each.mean():z.2f} too much on average, the best on average {once.mean():z.2f}, in units of a task's noise; "
         f"{np.mean(each > 0):.0%} and {np.mean(once > 0):.0%} of the reports are above the truth."
     )
     return Picture(fig, words, "F16e")
