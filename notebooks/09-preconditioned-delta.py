@@ -1022,7 +1022,7 @@ claim(
 #
 # | gates | what they are | is there one scale that stores all? |
 # |---|---|---|
-# | constant | $\beta=1-\sqrt{0.537}=0.267$: the plain rule's ratio is then 0.537, what the paper's Table 8 reports for DeltaNet at 340M | no: $\beta<\frac12$ |
+# | constant | $\beta=1-\sqrt{0.537}=0.267$: the plain rule's ratio is then 0.537, what the paper's Table 8 reports for DeltaNet at 340M | no: $\beta<\frac12$ and $d\le2$ |
 # | drawn | evenly from 0.1 to 0.9, independent of the keys | no |
 # | made | $\beta_t=1/\langle d_\star,s_t\rangle$ with $d_\star$ drawn evenly from 1 to 2 | yes, $d_\star$, by E09.19: the best case for a scale per channel |
 #
@@ -1139,8 +1139,8 @@ claim(
 # - *With the printed step size the scale hardly moves*: from 0.537 to 0.535 [C09.25]. Such a $\eta$ needs much longer texts, or keys that spread over fewer channels than ours.
 # - *With constant gates* both rules end where the bound is, all scales at 2 and the ratio at $(1-2\beta)^2=0.217$. That is a plain delta rule with twice the gate. (The channels choose the largest $\eta$ of the grid: the sooner at the bound, the better.)
 # - *With drawn gates* 32 numbers do no better than one [C09.26]. Gates that do not know the keys leave nothing for a channel to learn: the best guess at $1/\beta_t$ is the same for all keys.
-# - *With gates made for it* the scale per channel wins, ninefold in the geometric mean [C09.27] and twofold in the arithmetic one.
-# - *Reading the text twice changes nothing* that the same number of other tokens would not [C09.32]. The ratio knows only keys, gates and scales; whether the memory has seen the pair before does not enter it (E09.10).
+# - *With gates made for it* the scale per channel wins, nine- to tenfold in the geometric mean [C09.27] and twofold in the arithmetic one.
+# - *Reading the text twice changes hardly anything* that the same number of other tokens would not, with constant gates [C09.32]. The ratio knows only keys, gates and scales; whether the memory has seen the pair before does not enter it (E09.10).
 #
 # Are the gates of a trained network like *drawn* or like *made*? An encoder without gates cannot tell. It is the first thing to ask of a trained model.
 #
