@@ -88,11 +88,11 @@ def off(x, y):
 #
 # $$ p_t = d_t\odot k_t,\qquad e_t = v_t - S_{t-1}^\top k_t, \qquad S_t = S_{t-1} + \beta_t\, p_t\, e_t^\top, \qquad o_t = S_t^\top q_t . \tag{E11.1} $$
 #
-# After the write the scale learns from the same token (Algorithm 1, Eq. 4; with APF, section 6, the $d_t$ on the right becomes $r_td_t$, Eq. 7):
+# After the write the scale learns from the same token (Algorithm 1, Eq. 4):
 #
 # $$ d_{t+1} = \operatorname{clip}\Bigl(d_t + \eta\,\beta_t\,\frac{1-\beta_t\, s_t^\top d_t}{n_t}\; s_t\Bigr), \tag{E11.2} $$
 #
-# where clip sets every channel that left $[\mathit{lo},\mathit{hi}]$ to the bound that it passed. Why this is a gradient step on how much the write helped is the matter of notebook 09. Here we take it as given.
+# where clip sets every channel that left $[\mathit{lo},\mathit{hi}]$ to the bound that it passed. Why this is a gradient step on how much the write helped is the matter of [notebook 09](09-preconditioned-delta.ipynb). Here we take it as given.
 #
 # Look at what feeds what. E11.1 needs $d_t$. **E11.2 needs no value, no error and no memory**, only $d_t$, $k_t$ and $\beta_t$. So all scales can be made first:
 #
@@ -148,11 +148,12 @@ def head(*xs):
 defined = jax.jit(partial(osdn, form="definition", step_size=SMALL_STEP))
 o_defined, state = defined(*head(q, k, v, beta))
 _, other = defined(*head(q, k, np.sin(100 * v), beta), state=OSDNState(state.S, jnp.ones((1, 1, N))))
-print("the scale after 13 tokens:               ", d_end.round(4))
+print("the scale after 13 tokens:                    ", d_end.round(4))
 print("with other values and a memory to begin with:", np.asarray(other.d[0, 0]).round(4))
 
 layers = [minilm_qkv("plain", layer) for layer in (1, 4)]
-Q8, K8, V8 = (np.concatenate([getattr(x, n) for x in layers], 1).swapaxes(0, 1).astype(float) for n in "qkv")
+both = (np.concatenate([getattr(x, name) for x in layers], axis=1) for name in "qkv")
+Q8, K8, V8 = (x.swapaxes(0, 1).astype(float) for x in both)  # [heads, tokens, width]
 Q8, K8 = unit(Q8), unit(K8)
 HEADS, LENGTH, WIDTH = K8.shape  # 8, 512, 32
 B8 = np.random.default_rng(GATES).uniform(size=(HEADS, LENGTH))
@@ -262,6 +263,7 @@ for t in range(C):
     product = (np.eye(N) - beta[c + t] * np.outer(P[t], K[t])) @ product
 wy = off(np.eye(N) - P.T @ W, product)
 wrong_wy = off(np.eye(N) - P.T @ (T @ B @ P), product)  # the write key in W
+slip = off(T @ B @ (K - P) @ S0, (U - T @ B @ P @ S0) - Z)  # E11.10, for the next section
 print(f"I - P'W is off by {wy:.0e}; with P in the place of K in W by {wrong_wy:.2f}")
 
 # %% tags=["nbval-check-output"]
@@ -278,7 +280,7 @@ claim(
 #
 # ## 3 · The key that must stay
 #
-# What if $W$ is made from the write keys, $W'=TBP$? It is an easy slip: in the plain delta rule one array serves all places. Subtract:
+# What if $W$ is made from the write keys, $W'=TBP$? It is an easy slip: in the plain delta rule one array serves all places. Subtract, for a chunk that starts from the same $S$:
 #
 # $$ Z' - Z = -(W'-W)\,S = T B\,(K-P)\,S . \tag{E11.10} $$
 #
@@ -286,7 +288,7 @@ claim(
 #
 # 1. **It is zero where $S=0$**: in the first chunk of a text. A test on one chunk finds nothing.
 # 2. It grows with the memory and with the distance of $d$ from 1. With $\eta=0.003$ that distance is small at first, and so is the slip.
-# 3. What is computed is no rule at all. Writes of the own chunk are read at $k_t$, those before it at $p_t$. **The output depends on where the chunks are cut.** With chunks of one token everything is read at $p_t$, and $z_t=\beta_t(v_t-S^\top p_t)$ is written at $p_t$: the plain delta rule with scaled keys, which is another rule (notebook 09). With one chunk for the whole text it is OSDN.
+# 3. What is computed is no rule at all. Writes of the own chunk are read at $k_t$, those before it at $p_t$. **The output depends on where the chunks are cut.** With chunks of one token everything is read at $p_t$, and $z_t=\beta_t(v_t-S^\top p_t)$ is written at $p_t$: the plain delta rule with scaled keys, which is another rule ([notebook 09](09-preconditioned-delta.ipynb)). With one chunk for the whole text it is OSDN.
 #
 # The same can be asked of all five places. The function below is E11.6 to E11.8 on the eight heads; `swap` puts another key into one place.
 
@@ -345,9 +347,11 @@ SWAPS = {
 }
 right = rule(Q8, K8, P8, V8, B8)
 both_scaled = rule(Q8, P8, P8, V8, B8)
-swapped = {(place, C): in_chunks(Q8, K8, P8, V8, B8, C, **swap)[0] for place, swap in SWAPS.items() for C in CHUNKS}
-unswapped = max(off(in_chunks(Q8, K8, P8, V8, B8, C)[0], right) for C in CHUNKS)
+given = Q8, K8, P8, V8, B8
+swapped = {(place, C): in_chunks(*given, C, **swap)[0] for place, swap in SWAPS.items() for C in CHUNKS}
+unswapped = max(off(in_chunks(*given, C)[0], right) for C in CHUNKS)
 mean = {place: np.array([off(swapped[place, C], right) for C in CHUNKS]) for place in SWAPS}
+in_first_chunk = by_token(swapped["p in W", 64], right)[:64].max()
 P_paper = sweep(K8, B8)[0] * K8
 small_step = off(in_chunks(Q8, K8, P_paper, V8, B8, 64, W=P_paper)[0], rule(Q8, K8, P_paper, V8, B8))
 
@@ -362,20 +366,20 @@ print(f"p in W at the paper's eta of 0.003, chunks of 64: {100 * small_step:.2f}
 claim(
     "C11.5",
     "with the write key in W, chunks of one token run the delta rule with both keys scaled, and one chunk runs OSDN",
-    source="E11.10; against the package's token by token delta rule, 8 real heads, 512 tokens, eta 0.1",
-    error=max(off(swapped["p in W", 1], both_scaled), off(swapped["p in W", 512], right)),
+    source="E11.10, run too; against the package's token by token delta rule, 8 real heads, 512 tokens, eta 0.1",
+    error=max(off(swapped["p in W", 1], both_scaled), off(swapped["p in W", 512], right), slip),
     tol=1e-13,
 )
 claim(
     "C11.6",
     "with the write key in W, the error is zero in the first chunk and 10.1 % of the output over all of 512 tokens",
     source="8 real heads, chunks of 64, eta 0.1, beta drawn in (0, 1); in points of a per cent",
-    error=max(abs(100 * mean["p in W"][3] - 10.1), 100 * by_token(swapped["p in W", 64], right)[:64].max()),
+    error=max(abs(100 * mean["p in W"][3] - 10.1), 100 * in_first_chunk),
     tol=0.05,
 )
 
 # %% [markdown]
-# Read the table. The first row is our slip: about 10 % wrong with $\eta=0.1$, whatever the chunk, until one chunk holds all [C11.6]. At the paper's step and chunks of 64 it is 0.4 %, little enough to be taken for rounding in sixteen bits.
+# Read the table. The first row is our slip: 9 to 10 % wrong with $\eta=0.1$, whatever the chunk, until one chunk holds all [C11.6]. At the paper's step and chunks of 64 it is 0.4 %, as little as one rounding to bfloat16.
 #
 # A zero means that the place is empty: chunks of one token have no $A$; one chunk has nothing before it, and nothing after it that would need its state. The second row is the mirror of the first, and where one chunk holds all tokens it ends at the same number: then too everything is read at $p_t$. Drag place and chunk in [F11a](#F11a).
 
@@ -411,7 +415,7 @@ def test_one_key(answer):
     if mine.shape != (1, 13, 1, M):
         return f"your outputs have shape {list(mine.shape)}; expected [1, 13, 1, {M}]"
     if off(mine[0, :, 0], wanted) > 1e-12:
-        return f"for d = {scale} the output at the last token is {mine[0, -1, 0].round(3)}, not {wanted[-1].round(3)}"
+        return f"for d = {scale} the last output is {mine[0, -1, 0].round(3)}, not {wanted[-1].round(3)}"
 
 
 check("11.1", with_one_key, test_one_key)
@@ -419,7 +423,7 @@ check("11.1", with_one_key, test_one_key)
 
 # %% jupyter={"source_hidden": true} tags=["solution"]
 def with_one_key_solution(q, k, v, beta, d):
-    # S = diag(sqrt d) S' turns beta d k e' into beta (sqrt d k) e', and S'k into S''(sqrt d k); q reads like k.
+    # S = diag(sqrt d) S' turns beta (d k) e' into beta (sqrt d k) e', and S'k into S''(sqrt d k); so for q.
     root = jnp.sqrt(d)
     return delta(root * q, root * k, v, beta, form="recurrent")[0]
 
@@ -447,7 +451,7 @@ check("11.1", with_one_key_solution, test_one_key)
 #
 # $$ \Bigl[I+\operatorname{tril}\bigl(\operatorname{diag}(\eta_t)\,XX^\top,-1\bigr)\Bigr]\,y = \Bigl(\tfrac{\eta\beta_t}{n_t}\Bigr)_t - \operatorname{diag}(\eta_t)\,X d , \tag{E11.13} $$
 #
-# and all scales of the chunk are a running sum of $y_ts_t$. Here reader and writer carry the same key, so the form is symmetric.
+# and all scales of the chunk are a running sum of $y_ts_t$. Here reader and writer carry the same key, so there is no wrong side to take.
 
 
 # %%
@@ -528,9 +532,9 @@ claim(
 #
 # ## 5 · The bounds, and doing a chunk again
 #
-# The clip is what stands in the way. It is not linear, so no product of matrices contains it. But it acts seldom, and whether it acts can be seen afterwards.
+# The clip is what stands in the way. It is not linear, so no product of matrices contains it. But whether it has acted can be seen afterwards, and if that is seldom, little is lost.
 #
-# **Claim.** Let $d_1$ lie within the bounds, let $g_1=d_1,g_2,\dots,g_{C+1}$ be the path without bounds (E11.13), and $d_2,\dots,d_{C+1}$ the true one (E11.2). Then
+# **Lemma.** Let $d_1$ lie within the bounds, let $g_1=d_1,g_2,\dots,g_{C+1}$ be the path without bounds (E11.13), and $d_2,\dots,d_{C+1}$ the true one (E11.2). Then
 #
 # $$ d_t = g_t \text{ for all } t \iff \mathit{lo}\le g_t\le \mathit{hi} \text{ in every channel, for all } t . \tag{E11.15} $$
 #
@@ -572,13 +576,12 @@ for n, eta in enumerate(ETAS):
     mistaken += np.sum(again != redone[n, 2])
 
 gates = {"drawn in (0, 1)": B8} | {f"all {b}": np.full_like(B8, b) for b in (0.25, 0.5, 0.75, 0.9)}
-by_gate = {
-    name: shares(sweep(K8, b, grid_eta[:, None, None], d=np.ones((len(ETAS), 1, 1)))[2]) for name, b in gates.items()
-}
+steps = grid_eta[:, None, None]
+by_gate = {name: shares(sweep(K8, b, steps, d=ones[:, 0])[2]) for name, b in gates.items()}
 print("chunks of 64 done again, in % (and in % of places where some head of eight had to)")
-print(f"{'beta':16}", *(f"{f'eta {eta:g}':>12}" for eta in ETAS))
+print(f"{'beta':16}", *(f"{f'eta {eta:g}':>10}" for eta in ETAS))
 for name, x in by_gate.items():
-    print(f"{name:16}", *(f"{100 * y.mean():6.1f} ({100 * y.any(0).mean():3.0f})" for y in x))
+    print(f"{name:16}", *(f"{100 * y.mean():4.1f} ({100 * y.any(0).mean():3.0f})" for y in x))
 
 # %% tags=["nbval-check-output"]
 claim(
@@ -607,7 +610,7 @@ claim(
 )
 
 # %% [markdown]
-# At the paper's step nothing clips [C11.11]. With $\beta=0.75$ and $0.9$ nothing does even at $\eta=1$, and the reason is in E11.11: the scale learns to answer $1/\beta$, here 1.33 and 1.11, which lies well within the bounds. At $\beta=0.5$ it is 2, the bound itself; at $0.25$ it is 4, out of reach, so every channel is pushed against its bound and stays there.
+# At the paper's step nothing clips [C11.11]. With $\beta=0.75$ and $0.9$ nothing does even at $\eta=1$, and the reason is in E11.11: the scale learns to answer $1/\beta$, here 1.33 and 1.11. For unit keys the answer $s_t^\top d$ is a mean of the scales, with weights $s_t$ that add up to 1, so scales well within the bounds will do. At $\beta=0.5$ it is 2, the bound itself; at $0.25$ it is 4, out of reach, so the channels are pushed against their bound and stay there.
 #
 # **A scale on its bound clips again at every push.** So the chunks that must be done again do not come now and then. With gates that change from token to token they come in runs, as on the right side of [F11b](#F11b); with a target out of reach they begin and never stop, which is the row $\beta=0.25$ of the table. Drag the step and the upper bound.
 
@@ -636,7 +639,7 @@ for name, b in long_gates.items():
     before, end, acted_long = sweep(LONG, b)
     again = int(shares(acted_long).sum())
     clipped, reached = clipped + again, max(reached, before.max())
-    print(f"4096 tokens, beta {name:8}: {again} of 512 chunks done again, largest scale {before.max():.2f}")
+    print(f"4096 tokens, beta {name:8}: {again} of 512 chunks again, largest scale {before.max():.2f}")
 
 # %% tags=["nbval-check-output"]
 claim(
@@ -652,7 +655,7 @@ claim(
 #
 # $$ \text{waits} = \frac LC\,(3 + \phi\, C) = L\,\Bigl(\frac3C+\phi\Bigr) . \tag{E11.16} $$
 #
-# With $C=64$ and $\phi=0$ that is 21 times fewer; at $\phi=1$ slightly more than before. (A call is not a wink. Inside the triangular system $C$ rows wait for each other too, but on a $C\times C$ matrix that lies still beside the processor, not in a loop of the program.) And since the heads of a layer run as one program, the package does a chunk again for all heads if one of them asks for it: in E11.16 $\phi$ is then the number in brackets of the table.
+# With $C=64$ and $\phi=0$ that is 21 times fewer; at $\phi=1$ slightly more than before. (A call takes its time, too. Inside the triangular system $C$ rows wait for each other too, but on a $C\times C$ matrix that lies still beside the processor, not in a loop of the program.) And since the heads of a layer run as one program, the package does a chunk again for all heads if one of them asks for it: in E11.16 $\phi$ is then the number in brackets of the table.
 
 
 # %%
@@ -662,16 +665,16 @@ def calls(jaxpr):
     for eqn in jaxpr.eqns:
         work, chain, out = 0, 0, eqn.outvars[0].aval.shape if eqn.outvars else ()
         if eqn.primitive.name == "dot_general":
-            contracted = eqn.params["dimension_numbers"][0][0]
-            work, chain = 2 * math.prod(out) * math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted), 1
+            summed = eqn.params["dimension_numbers"][0][0]
+            work, chain = 2 * math.prod(out) * math.prod(eqn.invars[0].aval.shape[i] for i in summed), 1
         elif eqn.primitive.name == "triangular_solve":
             work, chain = math.prod(out) * (eqn.invars[0].aval.shape[-1] - 1), 1
         else:
             for value in eqn.params.values():
                 inside = getattr(value, "jaxpr", value)
                 if hasattr(inside, "eqns"):
-                    times = eqn.params.get("length", 1)
-                    work, chain = (x + times * y for x, y in zip((work, chain), calls(inside), strict=True))
+                    times, (more, chained) = eqn.params.get("length", 1), calls(inside)
+                    work, chain = work + times * more, chain + times * chained
         end = chain + max((depth.get(id(x), 0) for x in eqn.invars), default=0)
         depth.update((id(x), end) for x in eqn.outvars)
         total, longest = total + work, max(longest, end)
@@ -732,7 +735,7 @@ def test_repaired(answer):
         if np.shape(mine) != k_.shape or off(mine, np.vstack([before[1:], end])) > 1e-12:
             return f"at eta = {eta:g} the scales are not those of the token by token sweep"
         if len(used) > acted.sum() + 1:
-            return f"right, but at eta = {eta:g} you called path {len(used)} times for {acted.sum()} tokens that clip"
+            return f"right, but at eta = {eta:g} path was called {len(used)} times for {acted.sum()} clips"
 
 
 check("11.2", repaired, test_repaired)
@@ -753,7 +756,7 @@ def repaired_solution(path, d, k, b, bounds):
 check("11.2", repaired_solution, test_repaired)
 
 # %% [markdown]
-# > **Takeaway.** Check after the fact, redo the rare chunk. At the paper's step it never came to that on our heads; at 300 times the step it did in a quarter of the chunks or more.
+# > **Takeaway.** Check after the fact, and do the chunk again if a bound was passed. At the paper's step it never came to that on our heads; at 300 times the step it depends on what the gates ask for, and may be nine chunks in ten.
 #
 # ## 6 · Forgetting the scale: APF
 #
@@ -810,11 +813,11 @@ claim(
 )
 
 # %% [markdown]
-# **But look where the gate pulls.** Forgetting draws $d$ to 0, not to 1. With bounds, a channel that has arrived at $\mathit{lo}$ stays there if what it is given does not make up for what it loses. On the bound $s_t^\top d\ge \mathit{lo}\,n_t$, so $y_t\le\eta\beta_t(1-\beta_t\,\mathit{lo}\,n_t)/n_t$, and
+# **But look where the gate pulls.** Forgetting draws $d$ to 0, not to 1. With bounds, a channel that has arrived at $\mathit{lo}$ stays there if $r_t\,\mathit{lo}+y_ts_{tj}\le\mathit{lo}$: if what it is given does not make up for what it loses. No scale is below $\mathit{lo}$, so $s_t^\top d\ge \mathit{lo}\,n_t$, so $y_t\le\eta\beta_t(1-\beta_t\,\mathit{lo}\,n_t)/n_t$, and
 #
 # $$ (1-r_t)\,\mathit{lo} \;\ge\; \eta\,\beta_t\,(1-\beta_t\,\mathit{lo}\,n_t)\,\frac{s_{tj}}{n_t} \quad\Longrightarrow\quad \text{channel } j \text{ stays on the lower bound.} \tag{E11.20} $$
 #
-# Put in numbers. The entries of $s_t/n_t$ are $1/N$ on average. For $\eta=0.003$, $\beta=0.5$, $N=32$ the right side is about $3.5\cdot10^{-5}$: a retention of 0.9999 is enough to hold an average channel down. Without any push, $d$ falls from 1 to 0.5 in $\ln2/(1-r)$ tokens: 693 for $r=0.999$, a number the paper mentions for one of its variants (App. C). Drag $r$ in [F11c](#F11c), over the 4096 tokens of section 5.
+# Put in numbers. The entries of $s_t/n_t$ are $1/N$ on average. For $\eta=0.003$, $\beta=0.5$, $N=32$ the right side is about $3.5\cdot10^{-5}$: a retention of 0.9999 is enough to hold an average channel down. Getting there takes a while: without any push $r^m=\frac12$ after about $\ln2/(1-r)$ tokens. For $r=0.999$, which the paper mentions for OSKDA (App. C), that is 693; for 0.9999 it is 6931, longer than the texts here. Drag $r$ in [F11c](#F11c), over the 4096 tokens of section 5.
 
 # %%
 RETENTIONS = (1.0, 0.9999, 0.9997, 0.999, 0.99, 0.9)
@@ -836,19 +839,17 @@ def draw_forgetting(retention):
 explore(draw_forgetting, retention=RETENTIONS, start={"retention": 0.999})
 
 # %%
+print("retention   chunks done again   scales on the lower bound: at token 720   from 832 on, at least")
 for r_, share, floor in zip(RETENTIONS, apf_shares, on_bound, strict=True):
-    print(
-        f"r = {r_:<6g}: {100 * share:5.1f} % of the chunks done again; on the lower bound "
-        f"{100 * floor[720]:5.1f} % of the scales at token 720, {100 * floor[720:].mean():5.1f} % after it"
-    )
+    print(f"{r_:<9g} {100 * share:17.1f} % {100 * floor[720]:37.1f} % {100 * floor[832:].min():22.1f} %")
 
 # %% tags=["nbval-check-output"]
 claim(
     "C11.16",
-    "with r = 0.999 more than 99.5 % of all scales lie on the lower bound from token 720 on",
-    source="E11.20; eta 0.003, beta drawn in (0, 1), 8 real heads to token 4096; in per cent, those that do not",
-    error=100 * (1 - on_bound[3, 720:].mean()),
-    tol=0.5,
+    "with r = 0.999 more than 99 % of all scales lie on the lower bound at every token from 832 on",
+    source="E11.20; eta 0.003, beta drawn in (0, 1), 8 real heads to token 4096; per cent of them that do not, at most",
+    error=100 * (1 - on_bound[3, 832:].min()),
+    tol=1,
 )
 claim(
     "C11.17",
@@ -881,9 +882,7 @@ def test_least(answer):
         r = answer(eta, b, share, lo)
         moved = push(np.full(2, lo), key, b, eta, r)[0] - lo
         if abs(moved) > 1e-12:
-            return (
-                f"eta {eta:g}, beta {b:g}, share {share:.3f}, lo {lo:g}: with your r = {r:.6f} it moves by {moved:.1e}"
-            )
+            return f"eta {eta:g}, beta {b:g}, share {share:.3f}, lo {lo:g}: with your r it moves by {moved:.1e}"
 
 
 check("11.3", least_retention, test_least)
@@ -930,7 +929,8 @@ def ratio(d, S, k, v, b, gate, error_first):
 
 slope = jax.jit(jax.grad(ratio), static_argnums=6)
 token = k[3], v[3], 0.7, 0.8
-slopes = {first: [slope(jnp.ones(N), jnp.asarray(S[n]), *token, first) for n in (0, 7, 13)] for first in (False, True)}
+memories = [jnp.asarray(S[n]) for n in (0, 7, 13)]
+slopes = {first: [slope(jnp.ones(N), x, *token, first) for x in memories] for first in (False, True)}
 same = max(off(x, slopes[False][0]) for x in slopes[False])
 formula = off(slopes[False][0], -0.7 * (1 - 0.7) * k[3] ** 2)  # unit key, d = 1: a = beta
 apart = max(off(x, slopes[True][0]) for x in slopes[True])
@@ -960,7 +960,7 @@ claim(
 #
 # Again the physical key stands in $W$, now faded by what the memory has lost since the chunk began.
 #
-# The test: 130 and 67 tokens of the project's reference file, which was computed from the paper's formulas by somebody else's loop, and holds OSGDN and OSKDA with and without APF.
+# The test: 130 and 67 tokens of the project's reference file, which was computed from the paper's formulas by an independent loop, and holds OSGDN and OSKDA with and without APF. No bound acts in those, so a case of plain OSDN goes with them in which bounds act all the time.
 
 
 # %%
@@ -979,29 +979,33 @@ def gated_chunk(S, q, k, p, v, beta, gate):
 golden = np.load("../tests/golden/osdn.npz")
 
 
+def golden_names(case):
+    """What is stored of a case, one text each, but for its numbers (meta) and its gradients (d_...)."""
+    names = (name.partition("/")[2] for name in golden.files if name.startswith(f"{case}/"))
+    return [name for name in names if name != "meta" and not name.startswith("d_")]
+
+
 def against_golden(case, C=16):
     """Largest error of outputs, memory and scale of a stored case: the sweep of section 1, then E11.23."""
-    x = {name: golden[f"{case}/{name}"] for name in ("q", "k", "v", "beta", "log_decay", "o", "St", "dt")}
     meta = json.loads(str(golden[f"{case}/meta"]))
-    of_heads = {n: a[0].astype(float).swapaxes(0, 1) for n, a in x.items() if n not in ("St", "dt")}
-    q, k, v, beta, g, o = of_heads.values()
+    x = {name: golden[f"{case}/{name}"][0].astype(float) for name in golden_names(case)}
+    none = np.zeros_like(x["beta"])  # neither gate nor retention
+    q, k, v, beta, g, o = (x.get(n, none).swapaxes(0, 1) for n in ("q", "k", "v", "beta", "log_decay", "o"))
     gate = np.exp(g if g.ndim == 3 else g[..., None]) * np.ones_like(k)
-    retention = golden[f"{case}/retention"][0].T.astype(float) if meta["retention"] else 1.0
-    start = {n: golden[f"{case}/{n}"][0].astype(float) if meta["initial_state"] else None for n in ("S0", "d0")}
-    d = np.ones_like(k[:, 0]) if start["d0"] is None else start["d0"]
-    scale, end, acted = sweep(k, beta, meta["eta"], (meta["lo"], meta["hi"]), retention, d)
-    S, errors = np.zeros_like(x["St"][0]) if start["S0"] is None else start["S0"].copy(), [off(end, x["dt"][0])]
+    S, d, r = x.get("S0", np.zeros_like(x["St"])).copy(), x.get("d0", 1.0), x.get("retention", none + 1).T
+    scale, end, acted = sweep(k, beta, meta["eta"], (meta["lo"], meta["hi"]), r, d)
+    p, errors = scale * k, [off(end, x["dt"])]
     for h in range(len(k)):
         mine = []
         for c in range(0, k.shape[1], C):
             now = h, slice(c, c + C)
-            out, S[h] = gated_chunk(S[h], q[now], k[now], scale[now] * k[now], v[now], beta[now], gate[now])
+            out, S[h] = gated_chunk(S[h], q[now], k[now], p[now], v[now], beta[now], gate[now])
             mine.append(out)
-        errors += [off(np.concatenate(mine), o[h]), off(S[h], x["St"][0, h])]
+        errors += [off(np.concatenate(mine), o[h]), off(S[h], x["St"][h])]
     return max(errors), acted.mean()
 
 
-CASES = ("osgdn_t67", "osgdn_apf", "oskda_t67", "oskda_apf")
+CASES = ("osgdn_t67", "osgdn_apf", "oskda_t67", "oskda_apf", "osdn_clip")
 found = {case: against_golden(case) for case in CASES}
 for case, (error, share) in found.items():
     print(f"{case}: off by {error:.0e}; a bound acted at {100 * share:.0f} % of the tokens")
@@ -1009,8 +1013,8 @@ for case, (error, share) in found.items():
 # %% tags=["nbval-check-output"]
 claim(
     "C11.20",
-    "OSGDN and OSKDA in chunks of 16 give the outputs, memories and scales of the reference file",
-    source="E11.2, E11.21, E11.23; tests/golden/osdn.npz, four cases, two with APF, float64",
+    "OSGDN, OSKDA and an OSDN that clips give, in chunks of 16, outputs, memories and scales of the reference file",
+    source="E11.2, E11.21, E11.23; tests/golden/osdn.npz, five cases, two with APF, float64",
     error=max(error for error, _ in found.values()),
     tol=1e-12,
 )
@@ -1029,11 +1033,12 @@ claim(
 # $$ s_t^\top \mathbf 1 = \lVert k_t\rVert^2 = 1 \quad\Longrightarrow\quad 1-s_t^\top d = 0 . \tag{E11.25} $$
 #
 # With unit keys and without retention the push is zero at the first token, so also at the next, and for ever: **from $d_1=1$ the update of the 1.3B model is the plain delta rule.**
+#
 # **And from any other start it goes back there.** All unit keys agree that $\mathbf 1$ is right, since $s_t^\top\mathbf 1=1$ for each. Subtract $\mathbf 1$ from both sides of E11.24 without retention, and write the 1 in the bracket as $s_t^\top\mathbf 1$:
 #
 # $$ d_{t+1}-\mathbf 1 = (d_t-\mathbf 1) - \eta\, s_t\,s_t^\top(d_t-\mathbf 1) = (I-\eta\, s_ts_t^\top)\,(d_t-\mathbf 1) . \tag{E11.26} $$
 #
-# By E11.14 this matrix makes no vector longer, and neither does the clip, since $\mathbf 1$ lies within the bounds. So $\lVert d_t-\mathbf 1\rVert$ never grows: **this sweep only unlearns $D_0$.** With retention it is drawn to 0 besides (section 6). In neither case does a token teach the scale anything that the next text could not have been told by $D_0$ alone.
+# By E11.14 this matrix makes no vector longer, and neither does the clip, since $\mathbf 1$ lies within the bounds. So $\lVert d_t-\mathbf 1\rVert$ never grows: **this sweep only unlearns $D_0$.** With retention it is drawn to 0 besides (section 6), and what pushes it up again stops pushing at $s_t^\top d=1$.
 
 # %%
 ONES = np.ones_like(B8)
@@ -1057,7 +1062,7 @@ def geometric(x, axis=None):
 moving = {"beta-aware": sweep(K8, B8, d=D0)[0], "1.3B": sweep(K8, ONES, d=D0)[0]}
 reads = np.sum(moving["1.3B"] * K8**2, -1)
 distance = {name: np.linalg.norm(x - 1, axis=-1) for name, x in moving.items()}  # [head, token]
-grows = {name: np.mean(np.diff(x) > 0) for name, x in distance.items()}
+grows = {name: np.mean(np.diff(x) > 1e-15) for name, x in distance.items()}  # but for rounding
 opposite = np.mean((1 - reads) * (1 - B8 * reads) < 0)
 far = {
     name: (np.abs(np.sum(x[:, -64:] * K8[:, -64:] ** 2, -1) - 1).mean(), np.abs(x[:, -1] - D0).mean())
@@ -1144,9 +1149,9 @@ claim(
 # %% [markdown]
 # At $\beta=0.5$ the theorem's update halves what is left, from 0.120 to 0.060. The 1.3B update lets it grow, from 0.140 to 0.226, on its way to the 0.25 of the delta rule [C11.23]: it gives back what the start had won. (The first block already ran 64 steps, so the two do not begin at the same number. At $\beta=0.9$ both aim at nearly the same, and both gain.)
 #
-# **What follows for the tables.** At 1.3B the paper reports that the geometric mean of this ratio falls from 0.432 to 0.265 (Table 8). If the keys have length 1, as E11.24 supposes, no sweep did that. It is the learned $D_0$, or gates and keys that were trained otherwise. That is a conclusion of this notebook and not the paper's.
+# **What follows for the tables.** At 1.3B the paper reports that the geometric mean of this ratio falls from 0.432 to 0.265 (Table 8). For $\beta<1$ that takes scales above 1, and with unit keys, as E11.24 supposes, the sweep never asks for those. So look for the cause in the learned $D_0$, or in gates and keys that were trained otherwise. That is a conclusion of this notebook and not the paper's.
 #
-# **A start outside the bounds.** The ablation also has a $D_0^\star$, "with a relaxed projection of the initial scale" in the words of our reading, and no more is said. If it means that $D_0$ may lie outside the bounds while E11.24 still clips, its effect is short: it is used for one write, and the first clip puts it on the bound.
+# **A start outside the bounds.** The ablation (Table 14) also has a $D_0^\star$. "Relaxed initial-scale projection" is all that our reading says of it. If it means that $D_0$ may lie outside the bounds while E11.24 still clips, its effect is short: it is used for one write, and the first clip puts it on the bound.
 
 # %%
 outside = np.where(np.arange(WIDTH) % 2, 3.0, 0.2)
@@ -1161,9 +1166,9 @@ print(f"after it by {later:.0e} in the channels from above and {low_later:.0e} i
 # %% tags=["nbval-check-output"]
 claim(
     "C11.24",
-    "a start beyond the bounds is felt in one write: from the second token on no scale differs by more than 2 eta",
-    source="E11.2 with the clip, d = 3 and 0.2 by turns against 2 and 0.5, beta 0.4, eta 0.003; in units of 2 eta",
-    error=max(later, low_later) / (2 * ETA),
+    "a start beyond the bounds is felt in one write: from the second token on no scale is off by more than one push",
+    source="E11.2, d = 3 and 0.2 by turns against 2 and 0.5, beta 0.4, eta 0.003; in units of eta beta times largest s",
+    error=max(later, low_later) / (ETA * 0.4 * (K8[:, 0] ** 2).max()),
     tol=1.0,
 )
 
@@ -1196,14 +1201,16 @@ def states(heads):
     return [jax.eval_shape(lambda *x, f=f: f(*x, form="recurrent")[1], *tokens) for f in (delta, osdn)]
 
 
-counted = {name: [mib(x) for x in states(LAYERS * HEADS_340M * n)] for name, n in (("340M", 1), ("1.3B", 2))}
+times_340m = {"340M": 1, "1.3B": 2}  # of 8 heads a layer: 12.000 MiB are twice 6.000
+counted = {name: [mib(x) for x in states(LAYERS * HEADS_340M * n)] for name, n in times_340m.items()}
 more = {name: 100 * (b / a - 1) for name, (a, b) in counted.items()}
 printed = {name: 100 * (b / a - 1) for name, (a, b) in REPORTED.items()}
 
 
 def layer(heads, **options):
     """The package's trainable layer of so many heads, its shapes only."""
-    return eqx.filter_eval_shape(lambda key: OSDN(heads * side, heads, head_dim=side, key=key, **options), KEY)
+    make = partial(OSDN, heads * side, heads, head_dim=side, **options)
+    return eqx.filter_eval_shape(lambda key: make(key=key), KEY)
 
 
 def size(tree):
@@ -1212,7 +1219,7 @@ def size(tree):
 
 KEY = jax.random.key(0)
 parameters = LAYERS * (size(layer(HEADS_340M, retention=True)) - size(layer(HEADS_340M)))
-by_formula = LAYERS * HEADS_340M * (HEADS_340M * side + 1)  # for each head a vector as wide as the model, a bias
+by_formula = LAYERS * HEADS_340M * (HEADS_340M * side + 1)  # a vector of the model's width, and a bias
 print(f"6.000 MiB make {per_head:.0f} numbers a head, {side} x {side}; 100 / {side} = {100 / side:.3f} %")
 for name in REPORTED:
     a, b = counted[name]
@@ -1329,7 +1336,8 @@ def count_memory(C, N, M):
 one_token = jax.jit(lambda d, k, b: update(d, k, b, None, learner)).lower(*shaped((128,), (128,), ()))
 by_xla = one_token.cost_analysis()["flops"] / 128
 exact = {C: (count_sweep(C, 128)[0] / C, sweep_flops(C, 128)) for C in (16, 64, 256)}
-whole = {C: (count_memory(C, 128, 128)[0] / C, memory_flops(C, 128, 128) + triangle_flops(C)) for C in (16, 64, 256)}
+formulas = {C: memory_flops(C, 128, 128) + triangle_flops(C) for C in exact}
+whole = {C: (count_memory(C, 128, 128)[0] / C, formulas[C]) for C in exact}
 print(f"one token of the sweep, N = 128: XLA counts {by_xla:.1f} N FLOPs; ", end="")
 print(f"in chunks of 64 it makes {exact[64][0] / (by_xla * 128):.1f} times as many")
 for C in exact:
@@ -1385,8 +1393,11 @@ explore(draw_cost, chunk=COST_CHUNKS, width=COST_WIDTHS, start={"chunk": 64, "wi
 with open("../ttt_teach/bench/results/rules_cpu.json") as file:
     bench = json.load(file)
 ratios = {name: {what: ms[0] / ms[1] for what, ms in each.items()} for name, each in bench["ms"].items()}
-price = {what: bench["ms"]["osdn"][what][1] / bench["ms"]["delta"][what][1] for what in ("output", "gradient")}
-print({name: {what: round(x, 1) for what, x in each.items()} for name, each in ratios.items()}, price)
+in_one = {name: {what: ms[1] for what, ms in each.items()} for name, each in bench["ms"].items()}
+price = {what: in_one["osdn"][what] / in_one["delta"][what] for what in ("output", "gradient")}
+for name, each in ratios.items():
+    print(f"{name}: chunks are {each['output']:.1f} times faster, the gradient {each['gradient']:.1f} times")
+print(f"osdn over delta, in chunks: output {price['output']:.2f}, gradient {price['gradient']:.2f}")
 pictures.times(bench["ms"], bench["date"])
 
 # %% [markdown]
@@ -1396,7 +1407,7 @@ pictures.times(bench["ms"], bench["date"])
 #
 # ## 10 · What was settled
 #
-# **The answer.** With the paper's step of 0.003 no chunk of 64 tokens has to be done again: not in 512 tokens of eight real heads with five kinds of gates [C11.11], and not when the text is read eight times over [C11.13]. The sweep can be cut into chunks, exactly [C11.8, C11.10], and waits 21 times less often (E11.16, [C11.14]). At a step of 1 between a quarter and nine tenths of the chunks fail where the gates ask for scales beyond the bound [C11.12]. With APF at $r=0.999$ five of six fail, because forgetting pulls every scale to its lower bound and holds it there [C11.16, C11.17]; OSDN is then a delta rule with half the $\beta$.
+# **The answer.** With the paper's step of 0.003 no chunk of 64 tokens has to be done again: not in 512 tokens of eight real heads with five kinds of gates [C11.11], and not when the text is read eight times over [C11.13]. The sweep can be cut into chunks, exactly [C11.8, C11.10], and waits 21 times less often (E11.16, [C11.14]). At a step of 1 between nearly a quarter and nine tenths of the chunks fail where the gates ask for scales near the bound or beyond it [C11.12]. With APF at $r=0.999$ five of six fail, because forgetting pulls every scale to its lower bound and holds it there [C11.16, C11.17]; OSDN is then a delta rule with half the $\beta$.
 #
 # These are keys of an encoder that was trained with softmax attention, 32 wide, with gates that we drew. What a trained OSDN has, nobody outside has seen.
 #
