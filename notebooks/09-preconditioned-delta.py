@@ -1188,7 +1188,7 @@ explore(draw_learning, eta=STEPS, beta=CONSTANT, start={"eta": 0.3, "beta": 0.5}
 #
 # $$ w_t = \frac{a_t}{\beta_tn_t}\,k_t + w^\perp_t, \qquad k_t^\top w^\perp_t = 0 . \tag{E09.22} $$
 #
-# By E09.9 the residual of the pair knows only $w^\top k$. So $w^\perp$, which is all that distinguishes a scale *per channel* from a number, is invisible to it. A plain delta rule with the gate
+# By E09.9 the residual of the pair knows only $w^\top k$. So $w^\perp$ is invisible to it: of a scale per channel the ratio sees the one number $a_t$. A plain delta rule with the gate
 #
 # $$ \beta'_t = a_t/n_t = \beta_t\langle d_t,s_t\rangle/n_t \tag{E09.23} $$
 #
@@ -1239,7 +1239,7 @@ claim(
 )
 
 # %% [markdown]
-# The better the ratio, the worse the memory ([F09g](#F09g), [C09.29]). This is what notebook 01 saw with a growing gate: a larger step stores the newest pair better and disturbs the rest more. The delta rule with the gates $a_t$ has the same ratio throughout [C09.28] and reads back a little better than OSDN: on these keys the part across $k$ does not help. (Keys of an encoder, drawn gates, nothing trained for either rule. A trained network may well use that part; the ratio would not show it.)
+# From the delta rule to $\eta=1$ the ratio falls and reading back gets worse at every step of the way ([F09g](#F09g), [C09.29]). This is what notebook 01 saw with a growing gate: a larger step stores the newest pair better and disturbs the rest more. The delta rule with the gates $a_t$ has the same ratio throughout [C09.28] and reads back a little better than OSDN: on these keys the part across $k$ does not help. (Keys of an encoder, drawn gates, nothing trained for either rule. A trained network may well use that part; the ratio would not show it.)
 #
 # **The paper's numbers, as steps.** Table 8 reports geometric means of the ratio on prompts that repeat a text. If its keys have length 1 and its ratio is E09.10, then $1-\sqrt{\rho_{\text{geo}}}$ is a typical effective step: the constant one with the same mean.
 
@@ -1268,7 +1268,7 @@ print(f"<d, s> at token 512: our keys, on 12 channels, {gain:.3f}; keys on a sin
 # %% tags=["nbval-check-output"]
 claim(
     "C09.30",
-    "in Table 8 a typical effective step is 1.28 times larger with OSDN at 340M, and 1.42 times at 1.3B",
+    "in Table 8 a typical step is 1.28 times larger with OSDN at 340M, and 1.42 times with OSDN-APF at 1.3B",
     source="OSDN Table 8, unit keys assumed: (1 - root of the ratio), OSDN over DeltaNet; largest distance",
     error=max(abs(larger["340M"] - 1.28), abs(larger["1.3B"] - 1.42)),
     tol=0.005,
@@ -1357,7 +1357,7 @@ check("09.4", gates_solution, test_gates)
 # |---|---|---|
 # | Fig. 1 writes with $d_{t+1}$, Algorithm 1 with $d_t$ | two rules; at the printed $\eta$ their outputs differ by 0.003 % [C09.14], [C09.16] | X09.1 |
 # | Eq. 3 is stated for a nonzero residual | at zero it is 0/0, and Algorithm 1 learns there all the same, also from padding; the closed form is its limit | C09.17, C09.18 |
-# | App. C: the 1.3B model's update is not beta-aware | on unit keys it pulls towards the plain delta rule, and from $d=\mathbf 1$ it never moves | C09.21, C09.22 |
+# | App. C: the 1.3B model's update is not beta-aware | on unit keys it pulls towards the plain delta rule, and from $d=\mathbf 1$, without retention, it never moves | C09.21, C09.22 |
 # | Table 8: the residual ratio falls from 0.537 to 0.433 | a typical step grows 1.28 times; with one constant gate the printed $\eta$ cannot do that on prompts of that length | C09.30, C09.31 |
 #
 # **Three questions for the group.**
