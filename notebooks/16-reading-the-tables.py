@@ -82,8 +82,9 @@ for paper, rows in TABLES.items():
         f"{paper:8} {len(rows):5} {counts[0]:7} {counts[1]:7} {counts[2]:8} {spread:14} {len(find(rows, table=STATED)):23}"
     )
 print("\nLeft out, by the notes:")
-for note in dict.fromkeys(row.note for rows in TABLES.values() for row in rows if "not in" in row.note):
-    print(" -", note.split("; ")[-1])
+with_holes = [row for rows in TABLES.values() for row in rows if "not in" in row.note]
+for paper, table, note in dict.fromkeys((row.paper, row.table, row.note) for row in with_holes):
+    print(f"  {paper}, {table}: {note.split('; ')[-1]}")
 
 # %% [markdown]
 # Pick a metric and a model. Read the direction on the axis first: in three of the eight metrics lower is better. Where the reading leaves a model out, the picture says so; a hole is not a zero.
