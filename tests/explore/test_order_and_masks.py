@@ -46,6 +46,6 @@ def test_decodes_says_the_largest_error_of_each():
     names = ("the window alone", "frozen weights", "weights alone", "the whole state")
     errors = {name: np.array([0.0, 0.5 / 10**n]) for n, name in enumerate(names)}
     words = pictures.decodes(np.arange(4, 6), errors, 4, 2).words
-    assert "Prefill of 4 tokens, chunk 2" in words and "0.50 (the window alone), 0.05 (frozen weights)" in words
+    assert "Prefill of 4 tokens, chunk 2" in words and "the window alone: 0.50; frozen weights: 0.05" in words
     errors["the whole state"] = np.full(2, 1e-16)
-    assert "rounding (the whole state)" in pictures.decodes(np.arange(4, 6), errors, 4, 2).words
+    assert "the whole state: rounding" in pictures.decodes(np.arange(4, 6), errors, 4, 2).words

@@ -146,8 +146,8 @@ def decodes(tokens, errors, prefill, chunk) -> Picture:
     ax.set(xlabel="token; grey: chunks begin", ylabel="error of the output", ylim=(-0.05, 1.0), yticks=(0, 0.5, 1))
     ax.set(xlim=(-1, tokens[-1] + 1))
     legend_above(ax, 2)
-    told = ", ".join(f"{_size(line.max())} ({name})" for name, line in errors.items())
-    words = f"Prefill of {plural(prefill, 'token')}, chunk {chunk}: the decoded outputs are off by up to {told}."
+    told = "; ".join(f"{name}: {_size(line.max())}" for name, line in errors.items())
+    words = f"Prefill of {plural(prefill, 'token')}, chunk {chunk}. Largest error of a decoded output with {told}."
     return Picture(fig, words, "F14d")
 
 
