@@ -229,11 +229,12 @@ def test_what_it_trains_and_keeps():
 
 
 def test_low_rank_saves_parameters_and_no_state():
-    """The 3B model's d and heads of 768, as Table 3 says 2304 d: rank 32 trains 38 percent of the fast weights."""
+    """At the 3B model's d and the 2304 d numbers of Table 3, rank 32 trains 39 percent as many as are written into."""
     d, heads = 3072, 4
     assert costs.lact_state(d, heads) == 2304 * d
     low, whole = (costs.lact_parameters(d, heads, 768, rank=rank) for rank in (32, None))
-    assert round(1 - (whole - low) / costs.lact_state(d, heads), 2) == 0.39
+    trained = costs.lact_state(d, heads) - (whole - low)
+    assert round(trained / costs.lact_state(d, heads), 2) == 0.39
 
 
 def test_it_learns_to_recall():

@@ -11,7 +11,8 @@ import pytest
 from tests.nn import literal
 from tests.nn.helpers import accuracy, off_start, trained
 from tests.rules.golden import check_close
-from ttt_teach import nn
+from tests.theory.test_costs import counted
+from ttt_teach import nn, osdn
 from ttt_teach.theory import costs
 
 D, H, K, T = 6, 2, 4, 8
@@ -170,6 +171,13 @@ def test_what_it_keeps(layers, heads, without, beside):
     assert delta == without and round(osdn, 3) == beside
     assert osdn / delta - 1 == 1 / 128
     assert costs.osdn(128, 128).state * heads * layers * 2 / 2**20 == osdn
+
+
+def test_its_arithmetic_is_the_delta_rules():
+    """The scale costs vectors alone; beta is multiplied into the outer product here, one more for every entry."""
+    K, V = 32, 16
+    rule = lambda q, k, v, beta, log_decay, lam: osdn(q, k, v, beta, log_decay=log_decay, form="recurrent")  # noqa: E731
+    assert counted(rule, K, V) == costs.osdn(K, V).flops + K * V == costs.delta(K, V).flops + K * V
 
 
 def test_it_learns_to_recall():

@@ -82,7 +82,9 @@ class LaCT(eqx.Module):
         heads: of the memory; head_dim: its K = V, d / n_h in the paper. hidden: M, r K in the paper; head_dim if None.
         attention_heads: of the window attention, over the same heads * head_dim channels; a multiple of heads, heads
             if None.
-        chunk: tokens between two writes. window: tokens the attention sees, chunk if None.
+        chunk: tokens between two writes; with Muon no fewer than the smaller of head_dim and hidden, or a direction
+            has singular values of rounding size, which Newton-Schulz enlarges. window: tokens the attention sees, chunk
+            if None.
         rank: of the start weights. rate: of all matrices at the start.
         muon: True, False or triples (a, b, c). momentum: whether there is a buffer.
 
