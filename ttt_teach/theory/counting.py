@@ -7,10 +7,10 @@ import jax
 
 
 def product_flops(program) -> int:
-    """FLOPs of all matrix products of a ``jax.make_jaxpr(f)(...)``, two for each number that is multiplied and added.
+    """FLOPs of all matrix products of a ``jax.make_jaxpr(f)(...)``: 2 for each pair multiplied and added.
 
-    What a loop does counts as often as it runs (a ``while``, whose end is unknown: once), all branches of a choice
-    count, and inside of ``shard_map`` the products of one device.
+    What a loop does counts as often as it runs (a ``while``, whose end is unknown: once), all branches
+    of a choice count, and inside of ``shard_map`` the products of one device.
     """
     total = 0
     for eqn in program.eqns:
@@ -18,7 +18,8 @@ def product_flops(program) -> int:
         total += times * sum(product_flops(inner) for inner in _programs(eqn.params))
         if eqn.primitive.name == "dot_general":
             (summed, _), _ = eqn.params["dimension_numbers"]
-            total += 2 * eqn.outvars[0].aval.size * math.prod(eqn.invars[0].aval.shape[axis] for axis in summed)
+            length = math.prod(eqn.invars[0].aval.shape[axis] for axis in summed)
+            total += 2 * length * eqn.outvars[0].aval.size
     return total
 
 

@@ -83,13 +83,13 @@ def _over_devices(arrays, W, mesh, tokens, heads, muon):
 
 
 def chunks(arrays: tuple, W: SwiGLU, *, axis: str | None, devices: int, muon: tuple | None):
-    """One head on one device, which holds ``[N, C / P, ...]``: read and absorb its tokens, add up, write."""
+    """One head on one device with its tokens ``[N, C / P, ...]``: read and absorb them, add up, write."""
     q, _, _, _, momentum = arrays
     norms = jax.tree.map(length, W)
-    buffer = None if momentum is None else jax.tree.map(jnp.zeros_like, W)
-    memory = Memory(
-        W, buffer, jax.tree.map(jnp.zeros_like, W), None if momentum is None else jnp.zeros_like(W.gate[0, 0])
-    )
+    zeros = jax.tree.map(jnp.zeros_like, W)
+    memory = Memory(W, None, zeros, None)
+    if momentum is not None:
+        memory = Memory(W, zeros, zeros, jnp.zeros_like(W.gate[0, 0]))
 
     def step(memory, own):
         absorbed, o = absorb(memory._replace(W=copies(memory.W, axis)), own)
@@ -107,5 +107,5 @@ def added_up(directions: tuple, axis: str | None) -> tuple:
 
 
 def copies(W: SwiGLU, axis: str | None) -> SwiGLU:
-    """The same weights, from here on seen as each device's own: their gradient is then added up over the devices."""
+    """The same weights as each device's own, so that their gradient is added up over the devices."""
     return W if axis is None else jax.lax.pcast(W, axis, to="varying")
