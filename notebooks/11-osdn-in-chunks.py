@@ -644,7 +644,7 @@ for name, b in long_gates.items():
 # %% tags=["nbval-check-output"]
 claim(
     "C11.13",
-    "nor over 4096 tokens, where the largest scale comes to 1.32",
+    "over 4096 tokens no chunk has to be done again either; the largest scale comes to 1.32",
     source="the text eight times, eta 0.003, beta drawn, 0.5 or 0.25, 8 real heads; chunks done again plus distance",
     error=clipped + abs(reached - 1.32),
     tol=0.005,
@@ -853,7 +853,7 @@ claim(
 )
 claim(
     "C11.17",
-    "and more than four of five chunks have to be done again; with r = 0.9999 none",
+    "with r = 0.999 more than four of five chunks have to be done again, with 0.9999 none",
     source="chunks of 64 by head, bounds 0.5 and 2; distance of the shares from 83.8 % and 0",
     error=max(abs(100 * apf_shares[3] - 83.8), 100 * apf_shares[1]),
     tol=0.1,
@@ -947,7 +947,7 @@ claim(
 )
 claim(
     "C11.19",
-    "with the error first it depends on the memory, by more than a tenth of its size",
+    "with the error first the slope depends on the memory, by more than a tenth of its size",
     source="E11.22, the same three memories; a tenth over the largest difference",
     error=0.1 / apart,
     tol=1.0,
@@ -1149,7 +1149,7 @@ claim(
 # %% [markdown]
 # At $\beta=0.5$ the theorem's update halves what is left, from 0.120 to 0.060. The 1.3B update lets it grow, from 0.140 to 0.226, on its way to the 0.25 of the delta rule [C11.23]: it gives back what the start had won. (The first block already ran 64 steps, so the two do not begin at the same number. At $\beta=0.9$ both aim at nearly the same, and both gain.)
 #
-# **What follows for the tables.** At 1.3B the paper reports that the geometric mean of this ratio falls from 0.432 to 0.265 (Table 8). For $\beta<1$ that takes scales above 1, and with unit keys, as E11.24 supposes, the sweep never asks for those. So look for the cause in the learned $D_0$, or in gates and keys that were trained otherwise. That is a conclusion of this notebook and not the paper's.
+# **What follows for the tables.** At 1.3B the paper reports that the geometric mean of this ratio falls from 0.432 to 0.265 (Table 8). With the same gates below 1 that takes scales above 1, and with unit keys, as E11.24 supposes, the sweep never asks for those. So look for the cause in the learned $D_0$, or in gates and keys that were trained otherwise. That is a conclusion of this notebook and not the paper's.
 #
 # **A start outside the bounds.** The ablation (Table 14) also has a $D_0^\star$. "Relaxed initial-scale projection" is all that our reading says of it. If it means that $D_0$ may lie outside the bounds while E11.24 still clips, its effect is short: it is used for one write, and the first clip puts it on the bound.
 
@@ -1264,7 +1264,7 @@ claim(
 )
 claim(
     "C11.26",
-    "it is 0.78 % larger, at both sizes: 1/128",
+    "OSDN's state is 0.78 % larger, at both sizes: 1/128",
     source="E11.27, the package's states, and the printed MiB; largest distance in points of a per cent",
     error=max(abs(x - 100 / 128) for x in (*more.values(), *printed.values())),
     tol=0.005,
@@ -1367,7 +1367,7 @@ claim(
 )
 claim(
     "C11.30",
-    "and one of its memory those of the formula, to 1 %",
+    "a chunk of the package's memory makes the products of the formula, to 1 %",
     source="E11.29; jaxpr of rules/delta/chunk.py, N = M = 128, C = 16, 64, 256; the rest is inside T and the decays",
     error=max(abs(m / n - 1) for m, n in whole.values()),
     tol=0.01,
