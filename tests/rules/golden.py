@@ -33,24 +33,54 @@ def check_close(name: str, got, want, tol: float):
     assert error <= tol, f"{name}: relative error {error:.1e} above {tol:.0e}"  # NaN fails too
 
 
-def check_case(case: dict[str, np.ndarray], apply, inputs: tuple[str, ...], *, outputs=1e-10, gradients=1e-8):
-    """``apply(**inputs) -> {name: array}`` gives the stored outputs and states, and its gradients are the stored ones.
+def padded(case: dict[str, np.ndarray], axes: dict[str, str], size: dict[str, int], **fill: float):
+    """The tensors that ``axes`` names, each axis filled up to its size; a tensor the case lacks is filling alone.
 
-    The loss is sum(o * w), plus sum(state * w_state) where such weights are stored.
+    More tokens, heads and channels that hold nothing, so that cases of all shapes share a compilation.
     """
-    given = {name: jnp.asarray(case[name]) for name in inputs if name in case}
+
+    def pad(name, axes):
+        x = case[name] if name in case else np.zeros([len(case["w"]) if a == "B" else 0 for a in axes])
+        more = [(0, size.get(a, n) - n) for a, n in zip(axes, x.shape, strict=True)]
+        return np.pad(x, more, constant_values=fill.get(name, 0))
+
+    return {name: pad(name, letters) for name, letters in axes.items()}
+
+
+@functools.partial(jax.jit, static_argnames="apply")
+def run(apply, given, numbers, weights):
+    """What ``apply`` finds, and the gradient of the sum of that by the weights."""
 
     def loss(given):
-        found = apply(**given)
-        terms = [jnp.sum(found["o"] * case["w"])]
-        terms += [jnp.sum(x * case[f"w_{name}"]) for name, x in found.items() if f"w_{name}" in case]
-        return sum(terms), found
+        found = apply(**given, **numbers)
+        return sum(jnp.sum(found[name] * w) for name, w in weights.items()), found
 
-    (_, found), slopes = jax.jit(jax.value_and_grad(loss, has_aux=True))(given)
+    (_, found), slopes = jax.value_and_grad(loss, has_aux=True)(given)
+    return found, slopes
+
+
+def check_case(
+    case, apply, inputs: tuple[str, ...], *, numbers=None, pad=None, slope="d", outputs=1e-10, gradients=1e-8
+):
+    """``apply(**inputs, **numbers) -> {name: array}`` gives the stored outputs and states, and the stored gradients.
+
+    The loss is sum(o * w), plus sum(state * w_state) where such weights are stored. Cases share a compilation if
+    ``apply`` is the same object and all shapes are the same: ``pad`` sees to that (:func:`padded`), and what it filled
+    up is cut off before anything is compared.
+    """
+    tensors = pad(case) if pad else case
+    given = {name: jnp.asarray(tensors[name]) for name in inputs if name in tensors}
+    weights = {"o": tensors["w"]} | {n.removeprefix("w_"): x for n, x in tensors.items() if n.startswith("w_")}
+    found, slopes = run(apply, given, numbers or {}, weights)
+
+    def check(name, x, want, tol):
+        check_close(name, x[tuple(map(slice, want.shape))] if pad else x, want, tol)
+
     for name, x in found.items():
-        check_close(name, x, case[name], outputs)
+        check(name, x, case[name], outputs)
     for name in given:
-        check_close(f"d{name}", slopes[name], case[f"d{name}"], gradients)
+        if name in case:
+            check(slope + name, slopes[name], case[slope + name], gradients)
 
 
 def scale_of(case) -> float:
