@@ -26,14 +26,15 @@ def test_eight_devices_agree_with_one():
     command = [sys.executable, "-m", "tests.rules.eight_devices"]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    for split, (outputs, gradients) in json.loads(ran.stdout).items():
-        assert outputs < OUTPUTS and gradients < GRADIENTS, (split, outputs, gradients)
+    found = json.loads(ran.stdout)
+    assert found.pop("gradients of both") < GRADIENTS
+    assert max(found.values()) < OUTPUTS and list(found) == ["tokens", "heads", "both"]
 
 
 def test_two_hosts_agree_with_one_device():
     said = hosts.rehearse(2).splitlines()
     assert [line.partition(":")[0] for line in said] == [f"host {n} of 2, 2 of 4 devices" for n in range(2)]
-    assert max(float(x) for x in re.findall(r"within (\S+)", " ".join(said))) < OUTPUTS
+    assert max(float(x) for x in re.findall(r"within ([^ ,]+)", " ".join(said))) < OUTPUTS
 
 
 def test_a_host_that_fails_says_why(monkeypatch):

@@ -54,8 +54,9 @@ def run() -> str:
     alone, last = one_device(q, k, v, lr, weights)
     off = max(np.abs(part.data - alone[part.index]).max() for part in o.addressable_shards)
     apart = max(np.abs(w.addressable_data(0) - y).max() for w, y in zip(W, last, strict=True))
-    host = f"host {jax.process_index()} of {jax.process_count()}, {jax.local_device_count()} of {mesh.size} devices"
-    return f"{host}: outputs within {off:.0e} and fast weights within {apart:.0e} of one device"
+    devices = f"{jax.local_device_count()} of {mesh.size} devices"
+    host = f"host {jax.process_index()} of {jax.process_count()}, {devices}"
+    return f"{host}: outputs within {off:.0e}, weights within {apart:.0e} of one device"
 
 
 def draw() -> tuple:
