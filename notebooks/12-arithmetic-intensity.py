@@ -100,7 +100,7 @@ print(inspect.getsource(theory.product_intensity).split('"""')[-1].strip())
 
 # %%
 def counted(m, k, n, dtype):
-    """FLOPs a byte of the product, as XLA counts both."""
+    """FLOPs a byte of the product (E12.1 over E12.2), as XLA counts both."""
     x, y = jax.ShapeDtypeStruct((m, k), dtype), jax.ShapeDtypeStruct((k, n), dtype)
     cost = jax.jit(jnp.matmul).lower(x, y).cost_analysis()
     return cost["flops"] / cost["bytes accessed"]
@@ -156,7 +156,7 @@ print(
 claim(
     "C12.2",
     "r lies between half of min(b, h/2) and all of it, is exactly half at b = h/2, and 10/11 of h/2 at b = 5h",
-    source="E12.6, E12.7; LaCT Eq. 3; b from 1 to a million, h from 16 to 4096",
+    source="E12.4, E12.6, E12.7; LaCT Eq. 3; b from 1 to a million, h from 16 to 4096",
     error=max(0.5 - ratio.min(), ratio.max() - 1, 0.0)
     + np.abs(at_crossing - 0.5).max()
     + np.abs(long_chunk - 10 / 11).max(),
@@ -208,7 +208,7 @@ explore(lambda b, h: pictures.under_the_roof(h200, b, h), b=h200["tokens"], h=h2
 # %%
 r = np.array([[arithmetic_intensity(b, h) for b in h200["tokens"]] for h in h200["widths"]])
 reached = np.array([h200["rates"][str(h)] for h in h200["widths"]])
-against_roof = reached / roof(r, P, W)
+against_roof = reached / roof(r, P, W)  # E12.8, E12.9
 against_sum = reached / (P / (1 + ridge / r))
 b_of = np.broadcast_to(h200["tokens"], r.shape)
 short, one = (b_of >= 16) & (b_of <= 64), b_of == 1
@@ -262,7 +262,7 @@ claim(
 
 # %%
 shares, widths = (0.5, 0.75, 0.9, 1.0), (64, 128, 256, 384, 512, 768, 1536)
-print("tokens a chunk needs (E12.11); 'none': no chunk is long enough")
+print("tokens a chunk needs (E12.11); 'none': no chunk is long enough (E12.12)")
 print("share of the peak" + "".join(f"{share:8.0%}" for share in shares))
 for h in widths:
     needed = tokens_needed(np.array(shares), ridge, h)
@@ -425,7 +425,7 @@ claim(
 )
 
 # %% [markdown]
-# Longer chunks pay [C12.9], but look at the distance between the two lines: the layer is far above what its products need. Two reasons can be named without measuring more. The package computes in float32, on units many times slower than those for bfloat16. And between two products it writes to memory what the next one reads. Eq. 3 counts *each product by itself*; nobody forces a kernel to do so.
+# Longer chunks pay [C12.9], but look in F12c at the distance between the two lines: the layer is far above what its products need. Two reasons can be named without measuring more. The package computes in float32, on units many times slower than those for bfloat16. And between two products it writes to memory what the next one reads. Eq. 3 counts *each product by itself*; nobody forces a kernel to do so.
 #
 # What if a kernel keeps everything of a chunk on the chip? Then only $q, k, v, o$ move, $4bh$ numbers, and the three matrices in and out, $6mh^2$:
 #

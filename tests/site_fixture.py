@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-import time
-from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock
 
 
 def build_once(tmp_path_factory) -> Path:
@@ -16,23 +16,8 @@ def build_once(tmp_path_factory) -> Path:
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     site = shared / "site"
-    with _alone(shared / "site.lock"):
+    with FileLock(shared / "site.lock"):  # whoever is killed lets go of it
         if not site.exists():
             command = [sys.executable, "-m", "ttt_teach.site", "build", str(site)]
             subprocess.run(command, check=True, timeout=580)
     return site
-
-
-@contextmanager
-def _alone(lock: Path):
-    """One process at a time; making a folder is atomic everywhere."""
-    while True:
-        try:
-            lock.mkdir()
-            break
-        except FileExistsError:
-            time.sleep(0.2)
-    try:
-        yield
-    finally:
-        lock.rmdir()

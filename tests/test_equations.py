@@ -9,7 +9,8 @@ from ttt_teach.site.prose import PAPERS
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / PAPERS).glob("*.md"))}
-MESANET = {*range(1, 11), 39, 40}  # the numbered equations that the package stands on
+# The numbered equations that the package stands on.
+NUMBERED = {"mesanet": {*range(1, 11), 39, 40}, "osdn": set(range(1, 8)), "lact": set(range(1, 8))}
 
 
 def rows(page):
@@ -49,9 +50,10 @@ def test_the_file_is_there_and_cites_the_equation(page, cited, path):
     assert (wanted and wanted & numbers(text)) or any(part in text for part in parts)
 
 
-def test_every_equation_of_mesanet_is_on_its_page():
-    cited = [numbers(cited) for cited, *_ in rows("mesanet")]
-    assert set().union(*cited) == MESANET
+@pytest.mark.parametrize("page", PAGES)
+def test_every_equation_of_a_paper_is_on_its_page(page):
+    cited = [numbers(cited) for cited, *_ in rows(page)]
+    assert set().union(*cited) == NUMBERED[page]
 
 
 @pytest.mark.parametrize("page", PAGES)
