@@ -283,6 +283,12 @@ def test_bad_arguments():
         "state has a tail of shape [2, 3, 24]; expected [1, 3, 24]": lambda: m(inputs()[:1], whole(m, inputs())[1]),
         "state is a tuple; expected FastWeightsState, as this layer returns": lambda: m(inputs(), (None, None, None)),
         "state is a FastWeightsState; expected HawkState": lambda: mixer("hawk")(inputs(), whole(m, inputs())[1]),
+        "state is a HawkState; expected AttentionState": lambda: mixer("attention")(
+            inputs(), whole(mixer("hawk"), inputs())[1]
+        ),
+        "state.position holds 8; expected 2: without a window all tokens are kept": lambda: mixer("attention")(
+            inputs(), whole(mixer("window"), inputs())[1]
+        ),
         "state has no sign; expected one, since negative_decay is True": lambda: mixer("signed mesa")(
             inputs(), whole(m, inputs())[1]
         ),

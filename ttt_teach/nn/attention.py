@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
-from ttt_teach.nn.parts import Linear, check_input, wide
+from ttt_teach.nn.parts import Linear, check_input, check_state, wide
 from ttt_teach.rules.attention import attention
-from ttt_teach.rules.door import count
+from ttt_teach.rules.door import count, require
 
 BASE = 10_000.0  # channel pair j of K / 2 turns by BASE^(-2 j / K) radians a token (RoPE, arXiv 2104.09864)
 
@@ -62,9 +62,13 @@ def cached(
     state: AttentionState | None,
 ) -> tuple[Float[Array, "B T H V"], AttentionState]:
     """Attention with rotary positions that goes on from a cache, and the cache after it."""
+    check_state(state, AttentionState)
     if state is not None and state.k.shape != (len(k), state.k.shape[1], *k.shape[2:]):
         B, _, H, K = k.shape
         raise ValueError(f"state has keys of shape {list(state.k.shape)}; expected [{B}, S, {H}, {K}]")
+    if state is not None and window is None:
+        held = state.k.shape[1]
+        require("state.position", state.position, lambda n: n == held, f"{held}: without a window all tokens are kept")
     position = jnp.zeros((), jnp.int32) if state is None else state.position
     q, k = rotate(q, position), rotate(k, position)
     if state is None:
