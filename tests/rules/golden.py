@@ -47,6 +47,14 @@ def padded(case: dict[str, np.ndarray], axes: dict[str, str], size: dict[str, in
     return {name: pad(name, letters) for name, letters in axes.items()}
 
 
+def arguments(case, inputs, numbers=None, pad=None):
+    """What :func:`run` takes after ``apply``."""
+    tensors = pad(case) if pad else case
+    given = {name: jnp.asarray(tensors[name]) for name in inputs if name in tensors}
+    weights = {"o": tensors["w"]} | {n.removeprefix("w_"): x for n, x in tensors.items() if n.startswith("w_")}
+    return given, numbers or {}, weights
+
+
 @functools.partial(jax.jit, static_argnames="apply")
 def run(apply, given, numbers, weights):
     """What ``apply`` finds, and the gradient of the sum of that by the weights."""
@@ -68,19 +76,16 @@ def check_case(
     ``apply`` is the same object and all shapes are the same: ``pad`` sees to that (:func:`padded`), and what it filled
     up is cut off before anything is compared.
     """
-    tensors = pad(case) if pad else case
-    given = {name: jnp.asarray(tensors[name]) for name in inputs if name in tensors}
-    weights = {"o": tensors["w"]} | {n.removeprefix("w_"): x for n, x in tensors.items() if n.startswith("w_")}
-    found, slopes = run(apply, given, numbers or {}, weights)
+    found, slopes = run(apply, *arguments(case, inputs, numbers, pad))
 
     def check(name, x, want, tol):
         check_close(name, x[tuple(map(slice, want.shape))] if pad else x, want, tol)
 
     for name, x in found.items():
         check(name, x, case[name], outputs)
-    for name in given:
+    for name, x in slopes.items():
         if name in case:
-            check(slope + name, slopes[name], case[slope + name], gradients)
+            check(slope + name, x, case[slope + name], gradients)
 
 
 def scale_of(case) -> float:
