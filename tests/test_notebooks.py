@@ -28,8 +28,8 @@ CODE = "\n".join(
 # more so (F06b), and a stop by tolerance may come a step earlier or later (F06d). The errors of F05c are roundings of
 # float32 logarithms, whose last bit is the library's. Training amplifies roundings too: elsewhere it ends in
 # another model that does the same (F07b, F07c, F07d, F08d). A stop that comes a step earlier or later moves a count of
-# F08a, F08b and F08e, and an error of F08c. A pair that is told apart by the last bit moves a mean of F13b and F13e by an
-# eighth, and a rounding to bfloat16 that falls the other way an error of F13c.
+# F08a, F08b and F08e, and an error of F08c. A pair that is told apart by the last bit moves a mean of F13b and F13e by
+# an eighth, and a rounding to bfloat16 that falls the other way an error of F13c.
 ROUNDED = {
     "F03d.csv": 1.0,
     "F04c.csv": 0.1,

@@ -14,9 +14,9 @@ from ttt_teach.nn.parts import Linear, wide
 from ttt_teach.rules.osdn import OSDNState, learner, osdn
 from ttt_teach.rules.osdn.sweep import clip
 
-# APF's retention at the start, the one number that the reading names (App. C, of OSKDA). Where it stays there d is on its
-# lower bound within 700 tokens (C11.16): a token adds step_size beta (1 - a) s / |k|^2 to a channel, far less than the
-# 1 - r it loses. Nearer to 1 the sigmoid would hardly learn.
+# APF's retention at the start, the one number that the reading names (App. C, of OSKDA). Where it stays there d is on
+# its lower bound after some 700 tokens (C11.16): a token adds step_size beta (1 - a) s / |k|^2 to a channel, far less
+# than the 1 - r it loses. Nearer to 1 the sigmoid would hardly learn.
 RETENTION_START = 0.999
 # Of the rule, for a key of no length. Those of the layer have length 1, or are zero.
 EPS = 1e-6
