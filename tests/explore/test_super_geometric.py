@@ -63,4 +63,6 @@ def test_flips_say_what_each_measure_says():
 def test_heads_say_the_range_of_every_series():
     panels = {name: {"plain rule": [0.1, 0.2], "eta 1": [0.01, 0.02]} for name in ("x", "y")}
     picture = pictures.heads(["a", "b"], panels)
+    heights = [set(drawn(picture, name)[:, 1]) for name in ("plain rule", "eta 1")]
+    assert not heights[0] & heights[1]  # marks of equal values do not hide each other
     assert "2 real heads. x: plain rule 0.1 to 0.2, eta 1 0.01 to 0.02; y: " in picture.words

@@ -7,11 +7,15 @@ from ttt_teach.explore.style import COLORS, figure_axes
 
 BLUE, RED, GREEN, PURPLE, BLACK = (COLORS[name] for name in ("blue", "vermilion", "green", "purple", "black"))
 MEASURED = {"plain delta rule": (BLACK, "-"), "learned scale": (BLUE, "-")}
-BOUNDS = {"mean of q": (GREEN, "--"), "promise, this step": (RED, "-."), "promise, step made for T": (PURPLE, ":")}
+BOUNDS = {
+    "bound from the mean of q": (GREEN, "--"),
+    "promise, this step": (RED, "-."),
+    "promise, step made for T": (PURPLE, (0, (4, 1, 1, 1, 1, 1))),
+}
 
 
 def first_below(T, promise, plain):
-    """The first of the lengths T at which a promise is below what the plain rule does, or None."""
+    """The first of the lengths T at which a promise is below what the plain rule does (at T, or at all), or None."""
     below = np.flatnonzero(promise < plain)
     return int(T[below[0]]) if len(below) else None
 
@@ -23,9 +27,9 @@ def promises(keys, eta, T, logs) -> Picture:
     """
     fig, (left, right) = figure_axes(1, 2, figsize=(7.2, 3.8), gridspec_kw={"top": 0.8, "wspace": 0.32})
     for name, (color, dash) in (MEASURED | BOUNDS).items():
-        width = 2 if name in MEASURED else 1.6
-        left.plot(T, logs[name], dash, color=color, lw=width, label=name)
-        right.loglog(T, 10 ** (logs[name] / T), dash, color=color, lw=width)
+        width = 2.4 if color == PURPLE else 2 if name in MEASURED else 1.6
+        left.plot(T, logs[name], ls=dash, color=color, lw=width, label=name)
+        right.loglog(T, 10 ** (logs[name] / T), ls=dash, color=color, lw=width)
     left.set(ylim=(-1650, 60), xlabel="tokens T", ylabel="power of ten")
     left.set_title("product of the ratios", fontsize=11)
     right.set(ylim=(1e-4, 3), xlabel="tokens T", xlim=(T[0], T[-1]))
@@ -61,7 +65,8 @@ def gates(keys, gates, plain, learned, gap, floor, best, last) -> Picture:
     left.axhline(max(gap, bottom), color=GREEN, ls="--", lw=1.6, label="best fixed scale")
     left.axhline(max(floor, bottom), color=RED, ls=":", lw=2, label="floor of the box")
     left.set(ylim=(bottom * 0.7, 1.2), xlabel="tokens so far")
-    left.set_title("mean of q so far (lowest: 0)", fontsize=11)
+    left.set_yticks([bottom, 1e-3, 1e-2, 1e-1, 1], ["0", "0.001", "0.01", "0.1", "1"])
+    left.set_title("mean of q so far", fontsize=11)
     order = np.argsort(best, kind="stable")
     right.plot(best[order], "s", mfc="none", color=GREEN, ms=5, label="best fixed scale")
     right.plot(last[order], ".", color=BLUE, ms=7, label="learned, at the end")
@@ -116,9 +121,9 @@ def flips(share, values) -> Picture:
     t = np.arange(len(values))
     left.plot(t[1:], (-1.0) ** t[1:], "s", mfc="none", color=BLACK, ms=7, label="target")
     left.step(t, values, where="post", color=BLUE, lw=2, label="memory after the write")
-    left.axhline(0, color=GREEN, ls=":", lw=1.6, label="best for all")
+    left.axhline(0, color=GREEN, ls=":", lw=1.6, label="best fixed memory")
     left.set(ylim=(-1.4, 1.4), yticks=(-1, 0, 1), xlabel="token")
-    a = np.linspace(0.02, 1.5, 75)
+    a = np.linspace(0.02, 1, 50)
     laws = {
         "error left by the write, squared": ((1 - a) ** 2, BLUE, "-"),
         "error before the next write, squared": ((2 / (2 - a)) ** 2, RED, "--"),
@@ -129,8 +134,8 @@ def flips(share, values) -> Picture:
     now = (1 - share) ** 2, (2 / (2 - share)) ** 2, 0.5 * (share / (2 - share)) ** 2
     for y, (_, color, _) in zip(now, laws.values(), strict=True):
         right.plot(share, y, "o", color=color, ms=7)
-    right.set(ylim=(0, 5), xlabel="share a that a write removes")
-    left.legend(loc="lower left", bbox_to_anchor=(-0.12, 1), frameon=False, ncols=2, columnspacing=0.8)
+    right.set(ylim=(0, 4.3), xlabel="share a that a write removes")
+    left.legend(loc="lower left", bbox_to_anchor=(-0.12, 1), frameon=False)
     right.legend(loc="lower left", bbox_to_anchor=(-0.1, 1), frameon=False)
     words = (
         f"A write removes the share {share:g}: it leaves {now[0]:.3g} of its own squared error, and in the long run "
@@ -147,10 +152,11 @@ def heads(names, panels) -> Picture:
     fig, axes = figure_axes(1, len(panels), figsize=(7.2, 3.8), sharey=True, gridspec_kw={"top": 0.78, "wspace": 0.12})
     looks = ((BLACK, "s"), (PURPLE, "x"), (BLUE, "o"), (GREEN, "D"))
     for ax, (title, series) in zip(axes, panels.items(), strict=True):
-        for (name, values), (color, mark) in zip(series.items(), looks, strict=False):
+        shifts = np.linspace(-0.27, 0.27, len(series))  # marks of nearly equal values lie below each other
+        for (name, values), (color, mark), shift in zip(series.items(), looks, shifts, strict=False):
             face = {} if mark == "x" else {"mfc": "none"}
-            ax.semilogx(values, np.arange(len(values)), mark, color=color, ms=7, label=name, **face)
-        ax.set(yticks=range(len(names)), yticklabels=names, xlim=(2e-4, 0.9), xlabel="ratio per token")
+            ax.semilogx(values, np.arange(len(values)) + shift, mark, color=color, ms=5, label=name, **face)
+        ax.set(yticks=range(len(names)), yticklabels=names, xlim=(4e-4, 0.4), xlabel="ratio per token")
         ax.set_title(title, fontsize=11)
     axes[0].invert_yaxis()
     fig.subplots_adjust(left=0.2)
