@@ -89,13 +89,18 @@ class TestMesa(Contract):
         got, want = slopes(args, jnp.float32(scale)), slopes(args, jnp.float32(1))
         jax.tree.map(lambda a, b: golden.check_close("slope", a / scale, b, 2e-5), got, want)
 
+    @staticmethod
+    @partial(jax.jit, static_argnames="form")
+    def default_solver(args, form):
+        return jax.value_and_grad(lambda args: jnp.sum(mesa(**args, form=form)[0]))(args)
+
     @pytest.mark.parametrize("lam", [1.0, 0.01])
     @pytest.mark.parametrize("K", [2, 8])
     def test_the_default_solver_is_finite_where_it_has_long_converged(self, form, lam, K):
         """30 steps for K unknowns, in float32, output and gradients."""
         args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.draw(35, T=33, K=K, V=K) | {"state": None})
         args["lam"] = jnp.full((2, K), lam, jnp.float32)
-        o, slopes = jax.jit(jax.value_and_grad(lambda args: jnp.sum(mesa(**args, form=form)[0])))(args)
+        o, slopes = self.default_solver(args, form)
         assert all(np.isfinite(x).all() for x in jax.tree.leaves((o, slopes)))
 
     def test_collinear_keys_at_the_smallest_lam(self, form):
@@ -274,12 +279,17 @@ def test_long_keys_in_float16(solver):
 
 @both
 def test_gradients_in_chunks_at_any_upstream_scale(solver):
-    """float32 against float64 at the scale 1."""
+    """float32 against the definition in float64 at the scale 1."""
     args = draw(46, T=70) | {"state": None}
-    slopes = jax.jit(jax.grad(lambda args, s: jnp.sum(s * mesa(**args, solver=type(solver)(30, 1e-7))[0] ** 2)))
-    want = slopes(args, 1.0)
+
+    @partial(jax.jit, static_argnames="form")
+    @jax.grad
+    def slopes(args, s, form):
+        return jnp.sum(s * mesa(**args, solver=type(solver)(30, 1e-7), form=form)[0] ** 2)
+
+    want = slopes(args, 1.0, form="definition")
     for scale in (1e-6, 1e6):
-        got = slopes(cast(args, jnp.float32), jnp.float32(scale))
+        got = slopes(cast(args, jnp.float32), jnp.float32(scale), form="chunk")
         jax.tree.map(lambda a, b, scale=scale: golden.check_close("slope", a / scale, b, 1e-5), got, want)
 
 
@@ -310,8 +320,12 @@ def test_too_few_steps_give_the_adjoint_of_as_few():
     args = draw(49, T=7, H=1, K=6, V=6) | {"state": None}
     w = np.random.default_rng(50).normal(size=(1, 7, 1, 6))
     few = CG(max_steps=2)
-    dq = jax.grad(lambda q: jnp.sum(mesa(**args | {"q": q}, solver=few)[0] * w))(jnp.asarray(args["q"]))
-    _, (G, H) = mesa(**args)
+
+    def loss(q):
+        o, state = mesa(**args | {"q": q}, solver=few)
+        return jnp.sum(o * w), state
+
+    dq, (G, H) = jax.jit(jax.grad(loss, has_aux=True))(jnp.asarray(args["q"]))
     u = few(lambda x: H[0, 0] @ x + args["lam"][0] * x, G[0, 0] @ w[0, -1, 0])
     golden.check_close("dq", dq[0, -1, 0], u, 1e-13)
 
@@ -350,12 +364,13 @@ def test_the_gradient_solves_once_more_and_not_twice():
     assert compiled.count(" while(") == 2 + 2  # and the two scans over chunks
 
 
+@jax.jit
 def inverses(k, β, g, lam, H):
-    """M_t as a function of t, for a chunk after which H is left to start from."""
-    C = len(k)
-    kept = np.append(np.exp(np.cumsum(g[:0:-1]))[::-1], 1) * β
-    made = Inverses(*map(jnp.asarray, (k, kept[:, None], np.exp(g.sum()), lam, H)))
-    return lambda t: made.at(jnp.float64(jnp.arange(C) <= t))
+    """M_t as a matrix, for every t of a chunk that H is what was left to start from."""
+    C, K = k.shape
+    kept = jnp.append(jnp.exp(jnp.cumsum(g[:0:-1]))[::-1], 1) * β
+    made = Inverses(k, kept[:, None], jnp.exp(g.sum()), lam, H)
+    return jax.vmap(lambda so_far: jax.vmap(made.at(so_far))(jnp.eye(K)))(jnp.tri(C))
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.99, 0.9, 0.5])
@@ -367,10 +382,17 @@ def test_the_spectrum_the_preconditioner_leaves(gamma):
     M = inverses(x["k"], x["beta"], x["log_decay"][:, 0], x["lam"], H)
     for t in range(C):
         H = gamma * H + x["beta"][t] * np.outer(x["k"][t], x["k"][t])
-        E = np.linalg.cholesky(jax.vmap(M(t))(jnp.eye(16)))
+        E = np.linalg.cholesky(M[t])
         μ = np.linalg.eigvalsh(E.T @ (H + np.diag(x["lam"])) @ E)
         s = gamma ** (C - 1 - t) * min(gamma ** (-C / 2), 4)
         assert min(1, 1 / s) - 1e-12 < μ[0] <= μ[-1] < max(1, 1 / s) + 1e-12
+
+
+@jax.jit
+def residuals(A, M, b):
+    """Of every step, without M and with it."""
+    methods = (None, lambda r: M @ r)
+    return [cg_trace(lambda p: A @ p, b, max_steps=99, precondition=method).recurred for method in methods]
 
 
 def test_steps_do_not_grow_with_the_condition_number():
@@ -380,9 +402,9 @@ def test_steps_do_not_grow_with_the_condition_number():
         x = one_head(T=512, K=32, gamma=0.999)
         k, γ, lam = x["k"] * np.geomspace(1, 0.01, 32), 0.999, np.full(32, lam)
         before, now = (k[:n].T @ (γ ** np.arange(n - 1, -1, -1.0)[:, None] * k[:n]) for n in (448, 481))
-        A, M = now + np.diag(lam), inverses(k[448:], np.ones(64), x["log_decay"][448:, 0], lam, before)(480 - 448)
-        runs = (cg_trace(lambda p, A=A: A @ p, x["q"][480], max_steps=99, precondition=M_) for M_ in (None, M))
-        taken.append([np.linalg.cond(A), *(int(steps_to(run.recurred, 1e-6)) for run in runs)])
+        A, M = now + np.diag(lam), inverses(k[448:], np.ones(64), x["log_decay"][448:, 0], lam, before)[480 - 448]
+        steps = (int(steps_to(recurred, 1e-6)) for recurred in residuals(A, M, x["q"][480]))
+        taken.append([np.linalg.cond(A), *steps])
     condition, plain, preconditioned = zip(*taken, strict=True)
     assert condition[2] > 500 * condition[0]
     assert plain[2] > 3 * plain[0]
