@@ -203,6 +203,17 @@ class TestOSDN(Contract):
             assert np.isfinite(x).all()
             golden.check_close("slope", x, slope, 1e-5)
 
+    def test_a_retention_lowers_what_a_step_may_overshoot(self):
+        """Along s a token multiplies by r - eta b^2 |s|^2 / n: with r = 0 a step of 2 doubles, 140 times past 1e38."""
+        k = jnp.zeros((1, 140, 1, 2), jnp.float32).at[..., 0].set(1)
+        beta = jnp.ones(k.shape[:3], k.dtype)
+
+        def slope(form):
+            options = {"retention": 0 * beta, "step_size": 2.0, "form": form, "chunk": 140}
+            return jax.jit(jax.grad(lambda k: jnp.sum(jnp.cos(osdn(k, k, k, beta, **options)[0]))))(k)
+
+        golden.check_close("slope", slope("chunk"), slope("recurrent"), 1e-4)
+
     def test_only_one_side_of_the_choice_runs(self):
         """Under the vmaps over batch and heads the redoing of a clipped chunk is still a branch, not a select."""
         args = self.draw(32, B=2, T=33)

@@ -92,13 +92,13 @@ def unclipped(
     What token t adds, z_t s_t / n_t, follows from its error z_t = eta b_t (1 - b_t <d_{t-1}, s_t>), which sees the
     earlier ones of its chunk through d_{t-1}: z = (I + tril(A, -1))^-1 eta b (1 - b S d), a triangular system.
 
-    Also whether no step overshoots (eta b^2 |s|^2 / n <= 2). Where one does, d may grow without bound: it is then left
-    alone here, so that neither it nor its gradient overflows.
+    Also whether no step overshoots: along s a token multiplies by r - eta b^2 |s|^2 / n, which must not be below -1.
+    Where one does, d may grow without bound: it is then left alone here, so that neither it nor its gradient overflows.
     """
     s = k * k
     p = s / jnp.maximum(jnp.sum(s, axis=-1, keepdims=True), learner.eps)
     overshoot = learner.step_size * b**2 * jnp.sum(s * p, axis=-1)
-    stable = jnp.all(overshoot <= 2)
+    stable = jnp.all(overshoot <= 1 + (1 if r is None else r))
     η = jnp.where(stable, learner.step_size, 0)
     start, within = (jnp.ones_like(b), jnp.tri(len(b), dtype=b.dtype)) if r is None else retained(r)
     A = (η * b**2)[:, None] * _before(within, 0) * (s @ p.T)
