@@ -53,7 +53,7 @@ def test_guards_say_where_half_of_the_step_is_lost():
     shares = {c: sizes**2 / (sizes**2 + c) for c in (0.0, 1e-6, 1e-12)}
     picture = pictures.guards(sizes, shares)
     assert "with 1e-06 added to the denominator half of the step is lost at a residual of 1.0e-03" in picture.words
-    assert drawn(picture, "closed form")[:, 1] == pytest.approx(1)
+    assert drawn(picture, "as printed")[:, 1] == pytest.approx(1)
 
 
 class TestLearning:

@@ -57,9 +57,9 @@ def drifting(beta, a, fixed, moving) -> Picture:
     fig, ax = figure_axes()
     writes = np.arange(len(moving))
     ax.axhline(1, color="0.8", lw=1, ls="-")
-    ax.semilogy(writes, np.maximum(fixed, FLOOR), "-", color=BLUE, label="the same scale for both keys")
+    ax.semilogy(writes, fixed, "-", color=BLUE, label="the same scale for both keys")
     ax.semilogy(writes, moving, "--", color=RED, label="a scale that moves with the key")
-    ax.set(xlabel="writes", ylabel="size of the memory", xlim=(0, writes[-1]), ylim=(1e-6, 1e6))
+    ax.set(xlabel="writes", ylabel="size of the memory", xlim=(0, writes[-1]), ylim=(1e-4, 1e5))
     legend_above(ax, 2)
     per_write = (moving[-1] / moving[-11]) ** 0.1
     words = (
@@ -108,14 +108,14 @@ def guards(sizes, shares) -> Picture:
     fig, ax = figure_axes()
     looks = ((BLUE, "-"), (RED, "--"), (GREEN, "-."))
     for (eps, share), (color, dash) in zip(shares.items(), looks, strict=True):
-        label = "closed form" if eps == 0 else f"+ {eps:.0e}"
+        label = "as printed" if eps == 0 else f"+ {eps:.0e}"
         ax.semilogx(sizes, share, dash, color=color, label=label)
     ax.set(xlabel="length of the residual", ylabel="share of the step", ylim=(-0.03, 1.08), yticks=(0, 0.5, 1))
     legend_above(ax, 3)
     largest = max(shares)
     half = sizes[int(np.argmax(shares[largest] >= 0.5))]
     words = (
-        f"The closed form takes the same step at every size of the residual; with {largest:.0e} added to the "
+        f"As printed, the ratio gives the same step at every size of the residual; with {largest:.0e} added to the "
         f"denominator half of the step is lost at a residual of {half:.1e}, and nearly all below a tenth of that."
     )
     return Picture(fig, words, "F09d")
@@ -184,7 +184,7 @@ def unseen(etas, ratio, back, plain) -> Picture:
     ax.plot(*plain, "D", color=COLORS["black"], ms=8, label="delta rule")
     for (name, line), color, dash, mark in zip(back.items(), (BLUE, GREEN), ("-", "--"), "os", strict=True):
         ax.plot(ratio, line, dash, marker=mark, ms=6, mfc="none", color=color, label=name)
-    ax.set(xlabel="residual ratio, from the right to the left: eta grows", ylabel="error of reading back")
+    ax.set(xlabel="residual ratio; along each line eta grows, from the right end", ylabel="error of reading back")
     legend_above(ax, 3)
     (first, line), *_ = back.items()
     at = int(np.argmin(ratio))
