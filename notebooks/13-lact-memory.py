@@ -15,7 +15,7 @@
 #     question: 64 real pairs are written with one step. How many can be told apart afterwards, and what decides it, the network or Muon?
 #     minutes: 75
 #     seconds: 12
-#     settles: Muon decides. Of 64 real pairs a plain step stores 7 in the network and Muon 37, in a single matrix 7 and 47, since Muon goes half of the way to Mesa; the length of the first rows is the forget gate; and Muon costs 0.94 and 1.88 times the products of the tokens at 760M and 3B.
+#     settles: On correlated pairs Muon decides. Of 64 real pairs, written once from random first weights, a plain step lets a network tell 7 apart and Muon 37, a single matrix 7 and 47; dealt anew, so that nothing can be guessed, 5 and 27, 3 and 27. The length of the first rows is the forget gate; and Muon costs 0.94 and 1.88 times the memory's own products at 760M and 3B.
 # ---
 
 # %% [markdown]
@@ -25,7 +25,9 @@
 #
 # LaCT (arXiv 2505.23884v1) stores a context in the weights of a small network. It takes thousands of tokens at once, a *chunk*, and makes one step on the three matrices of the network. The step is the gradient of a loss, made orthogonal by an algorithm called Muon, and afterwards every row of every matrix is scaled back to the length that it had at first.
 #
-# This notebook derives each of these parts down to the last line, and then takes them away one at a time. What is the loss looking at? What does Muon do to a write? What does the length of the rows decide? And what does all that cost?
+# This notebook derives these parts, and takes them away one at a time.
+#
+# Where it comes from: the paper is known here through a reading that quotes its equations and numbers. "The reference" is the code that its authors published. Golden numbers are what the functions of the reference computed in float64; names of golden cases stand in the claims.
 #
 # | | |
 # |---|---|
@@ -52,6 +54,8 @@
 # | $x\circ y$, $\langle G, S\rangle$ | | `x * y` | product entry by entry; the same, added up |
 
 # %%
+from itertools import product
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,7 +90,7 @@ def off(x, y):
 
 
 # %% [markdown]
-# Two inputs. Eight heads of a real encoder (heads 0 to 3 of layers 1 and 4 of MiniLM-L6) on 512 tokens of English, and eight sets of random vectors of the same width. Keys *and values* are scaled to length 1, so that a value is a direction and nothing else. (LaCT scales the keys.) The first weights are random too: entries of variance $1/\text{width of the input}$, as in the reference's minimal layer, so that a row has a length near 1.
+# Two inputs. Eight heads of a real encoder (heads 0 to 3 of layers 1 and 4 of MiniLM-L6) on 512 tokens of English, and eight sets of random vectors of the same width. Keys *and values* are scaled to length 1, so that a value is a direction and nothing else. (LaCT scales queries and keys, after a silu on all three.) The first weights are random too: entries of variance $1/\text{width of the input}$, as in the reference's minimal layer, so that a row has a length near 1.
 
 # %%
 layers = [minilm_qkv("plain", layer) for layer in (1, 4)]
@@ -125,13 +129,13 @@ print("rows of the first weights:", ", ".join(f"{n} {x.mean():.2f} +- {x.std():.
 #
 # The right one holds the **residual** $v-Wk$: it asks what the memory answers already, and is zero when the answer is right. The left one holds no $W$ at all. Whoever writes the same pair $N$ times stores it $N$ times: the first matrix plus $N\eta\,vk^\top$.
 #
-# In the network the same is true of $W_2$: with $W_1$ and $W_3$ held, $f_W$ is linear in $W_2$, with the hidden vector $z=\operatorname{silu}(W_1k)\circ(W_3k)$ in the place of $k$. If all three matrices move, it is worse: a step makes $z$ longer too, and the next step is larger than the last.
+# In the network the same is true of $W_2$: with $W_1$ and $W_3$ held, $f_W$ is linear in $W_2$, with the hidden vector $z=\operatorname{silu}(W_1k)\circ(W_3k)$ in the place of $k$. If all three matrices move, it is worse: $z$ moves too, towards a larger answer, and in the table below each step is larger than the last.
 #
 # Is there a bottom that one could reach at last? Multiply $W_3$ by $\alpha$ and $W_2$ by $\alpha'$: both enter as factors, so
 #
 # $$ f_{(W_1,\;\alpha W_3,\;\alpha' W_2)} = \alpha\alpha' f_W , \qquad \mathcal L(W_1,\alpha W_3,\alpha' W_2)=\alpha\alpha'\,\mathcal L(W) . \tag{E13.4} $$
 #
-# Wherever the loss is not zero, some $\alpha\alpha'$ sends it to $-\infty$. **There is no minimum.** So the loss says which way to go and never how far. That is the reason for all that follows: something else must bound the step (Muon, section 3) and the weights (the rows, section 8).
+# Wherever the loss is not zero, some $\alpha\alpha'$ sends it to $-\infty$. **There is no minimum.** The loss says which way to go and never how far: something else must bound the step (Muon, section 3) and the weights (the rows, section 8).
 
 # %%
 pair = random("a pair")
@@ -210,7 +214,7 @@ claim(
 #    G_2 &= (\eta_2\circ V)^\top\bigl(\operatorname{silu}(A_K)\circ U_K\bigr).
 #    \end{aligned} \tag{E13.8} $$
 #
-# Three products forward, three for the directions; reading the queries (E13.1) takes three more. These nine products are the work of a LaCT layer, and each is as large as the chunk is long. That is the point of large chunks.
+# Three products to prepare, three for the directions; reading the queries (E13.1) takes three more. These nine products are the work of a LaCT layer, and each is as large as the chunk is long.
 #
 # Here it is line by line, against automatic differentiation of E13.2 and against the reference.
 
@@ -302,8 +306,6 @@ claim(
 )
 
 # %% [markdown]
-# What is a rate? A weight in the sum of E13.8: how much a token counts beside the other tokens of its chunk. In section 7 we shall see that with Muon it is nothing more than that.
-#
 # **Exercise 13.1 ★ Another network.** The memory is $f(x)=W_b\tanh(W_ax)$. Write `tanh_directions(Wa, Wb, k, v)`: the directions for $W_a$ and $W_b$ down $-f(k)^\top v$, for one pair.
 #
 # <details><summary>Hint</summary>
@@ -349,17 +351,17 @@ check("13.1", tanh_directions_solution, test_tanh)
 #
 # $$ \langle G,S\rangle=\sum_n\sigma_n\,u_n^\top S\,y_n\;\le\;\sum_n\sigma_n, \qquad\text{with equality for } S=UY^\top . \tag{E13.9} $$
 #
-# (For $S=UY^\top$, $u_n^\top UY^\top y_n=1$.) So Muon is the steepest step, if steps are measured by how far they move an *answer* at most, rather than by the sum of the squares of their entries.
+# (For $S=UY^\top$, $u_n^\top UY^\top y_n=1$.) So Muon is the steepest step, if the step of a matrix is measured by how far it moves what the matrix *answers* to a vector of length 1, at most, rather than by the sum of the squares of their entries.
 #
 # **Without an SVD.** An SVD is slow on accelerators; products of matrices are fast. Let $X=U\Sigma Y^\top$ and $A=XX^\top$. Because $Y^\top Y=I$ and $U^\top U=I$,
 #
 # $$ A = U\Sigma^2U^\top, \quad AX = U\Sigma^3Y^\top, \quad A^2X=U\Sigma^5Y^\top \;\Longrightarrow\; a_jX+(b_jA+c_jA^2)X = U\,\bigl(a_j\Sigma+b_j\Sigma^3+c_j\Sigma^5\bigr)\,Y^\top . \tag{E13.10} $$
 #
-# The singular vectors stay as they are. Every singular value is sent through the same odd polynomial, and nobody has computed $U$, $\Sigma$ or $Y$. (Odd, because $X$, $XX^\top X$, … are the only products that have $U$ on the left and $Y^\top$ on the right.) Now iterate:
+# The singular vectors stay as they are. Every singular value is sent through the same odd polynomial, and nobody has computed $U$, $\Sigma$ or $Y$. Now iterate:
 #
 # $$ X_0=\frac{G}{\lVert G\rVert_F+10^{-7}},\quad X_j = a_jX_{j-1}+(b_jA+c_jA^2)X_{j-1}, \qquad p = p_5\circ\dots\circ p_1,\quad p_j(\sigma)=a_j\sigma+b_j\sigma^3+c_j\sigma^5 . \tag{E13.11} $$
 #
-# The division makes $\sum_n\sigma_n^2=1$ (but for the guard $10^{-7}$, which keeps the zero matrix zero), so that every $\sigma_n\le1$: the polynomials are made for $[0,1]$ and explode beyond. Two schedules are in use. The language models take five different steps, `SCHED5`; view synthesis and video take the original step of Muon five times, `CONST5`.
+# The division makes $\sum_n\sigma_n^2=1$ (but for the guard $10^{-7}$, which keeps the zero matrix zero), so that every $\sigma_n\le1$: the polynomials are made for $[0,1]$ and explode not far beyond. Two schedules are in use. The language models take five different steps, `SCHED5`; view synthesis takes the original step of Muon five times, `CONST5`. (The reference has the latter for video too, but the paper's video models do without Muon: App. C.3.)
 #
 # Near zero only the first term counts, and a small singular value is multiplied by the product of the $a_j$:
 #
@@ -389,30 +391,31 @@ def polar(G):
     return U @ ((sigma > 1e-12 * sigma.max(-1, keepdims=True))[..., None] * Yt)
 
 
-SCHEDULES = {"language": SCHED5, "view synthesis, video": CONST5}
+SCHEDULES = {"language": SCHED5, "view synthesis": CONST5}
 G2 = by_hand.out  # 32 x 64, of 64 real pairs
 U, sigma, Yt = np.linalg.svd(G2 / (np.linalg.norm(G2) + 1e-7), full_matrices=False)
 print(f"singular values of a real direction, |G| = 1: first {sigma[0]:.2f}, tenth {sigma[9]:.3f}, last {sigma[-1]:.4f}")
 
-gain = np.sum(G2 * polar(G2))
-others = [np.sum(G2 * polar(random(f"step {n}").normal(size=G2.shape))) for n in range(200)]
-others += [
-    np.sum(G2 * (polar(G2 + 0.1 * np.linalg.norm(G2, 2) * polar(random(f"near {n}").normal(size=G2.shape)))))
-    for n in range(50)
-]
+gain, top = np.sum(G2 * polar(G2)), np.linalg.norm(G2, "nuc")  # E13.9, left and right
+tries = [random(f"step {n}").normal(size=G2.shape) for n in range(250)]
+tries[200:] = [G2 + 0.1 ** (1 + n % 2) * np.linalg.norm(G2, 2) * polar(x) for n, x in enumerate(tries[200:])]
+others = [np.sum(G2 * polar(x)) for x in tries]
+print(f"UY' gains the sum of the singular values, but for {abs(gain / top - 1):.0e} of it")
 
 grid = np.concatenate([np.geomspace(1e-5, 0.01, 200)[:-1], np.linspace(0.01, 1, 20001)])
 useful = grid >= 0.01
-print(f"{'schedule':22} {'steps':>5} {'from 0.01 to 1':>20} {'tiny ones times':>16}")
+print(f"{'schedule':14} {'steps':>5} {'from 0.01 to 1':>20} {'tiny ones times':>16}")
 for name, steps in SCHEDULES.items():
     for j in range(1, 6):
         ends = p(grid[useful], steps[:j])
-        print(f"{name:22} {j:5} {ends.min():9.3f} to {ends.max():6.3f} {np.prod([a for a, _, _ in steps[:j]]):16.1f}")
+        print(f"{name:14} {j:5} {ends.min():9.3f} to {ends.max():6.3f} {np.prod([a for a, _, _ in steps[:j]]):16.1f}")
 ends = {name: p(grid, steps) for name, steps in SCHEDULES.items()}
 ranges = {name: (x[useful].min(), x[useful].max()) for name, x in ends.items()}
 reach = {name: grid[np.argmax(x >= ranges[name][0])] for name, x in ends.items()}
 slopes = {name: p(1e-9, steps) / 1e-9 for name, steps in SCHEDULES.items()}
 print("this range is entered at singular values of", ", ".join(f"{x:.4f} ({name})" for name, x in reach.items()))
+p_max = p(np.linspace(0, 1, 100001)).max()
+print(f"on all of [0, 1] the language schedule goes up to {p_max:.3f}")
 
 tall = random("tall").normal(size=(48, 20))
 U_t, s_t, Yt_t = np.linalg.svd(tall, full_matrices=False)
@@ -433,9 +436,9 @@ of_reference = {
 # %% tags=["nbval-check-output"]
 claim(
     "C13.5",
-    "of 250 other steps of largest singular value 1, random ones and neighbours, none gains as much as U Y'",
-    source="E13.9, a real direction; the best of them over the sum of the singular values",
-    error=max(others) / gain,
+    "of 250 other steps of largest singular value 1, 50 of them neighbours, none gains the sum of the singular values",
+    source="E13.9, a real direction; the best of them over that sum, which U Y' gains",
+    error=max(others) / top,
     tol=1.0,
 )
 claim(
@@ -482,9 +485,9 @@ def draw_map(steps, schedule):
 explore(draw_map, steps=range(6), schedule=list(SCHEDULES), start={"steps": 5, "schedule": "language"})
 
 # %% [markdown]
-# > **Takeaway.** Muon is a function of the singular values, and an almost flat one: whatever is in the direction, strong or weak, is written with strength 1.
+# > **Takeaway.** Muon is a function of the singular values, and an almost flat one: whatever is in the direction, strong or weak, is written with a strength near 1, down to 0.0025 of the direction's length.
 #
-# **Exercise 13.2 ★★ A step that ends at 1.** Find the only three numbers $(a,b,c)$ as the coefficients of a step, for which a singular value near 1 comes nearer to 1 with the *third* power of its distance: $p(1)=1$, $p'(1)=0$, $p''(1)=0$. Then compare $a$ with those above. What is its price?
+# **Exercise 13.2 ★★ A step that ends at 1.** Find the only three numbers $(a,b,c)$ as the coefficients of a step, after which the distance of a singular value from 1 goes with the *third* power of what it was: $p(1)=1$, $p'(1)=0$, $p''(1)=0$. Then compare $a$ with those above. What is its price?
 #
 # <details><summary>Hint</summary>
 #
@@ -510,7 +513,7 @@ check("13.2", cubic_step, test_cubic)
 
 # %% jupyter={"source_hidden": true} tags=["solution"]
 def cubic_step_solution():
-    return np.linalg.solve([[1, 1, 1], [1, 3, 5], [0, 6, 20]], [1, 0, 0])  # 15/8, -10/8, 3/8
+    return np.linalg.solve([[1, 1, 1], [1, 3, 5], [0, 6, 20]], [1, 0, 0])  # 15/8, -10/8, 3/8: 0.01 takes 8 such steps
 
 
 check("13.2", cubic_step_solution, test_cubic)
@@ -579,16 +582,18 @@ claim(
 )
 
 # %% [markdown]
-# Mind the conditions: one matrix, from zero, orthonormal values, exact $UY^\top$. In the network $W_2$ is written in just this way, with the hidden vectors $z_i$ in the place of the keys, but it does not start at zero, and $W_1$ and $W_3$ move too. What is left of the effect? Now we count.
+# Mind the conditions: one matrix, from zero, orthonormal values, exact $UY^\top$ (five steps of Newton-Schulz are 1.4 % off on these keys). In the network $W_2$ is written in just this way, with the hidden vectors $z_i$ in the place of the keys, but it does not start at zero, and $W_1$ and $W_3$ move too. What is left of the effect? Now we count.
 #
-# ## 5 · How many pairs does one write store?
+# ## 5 · How many pairs of one write are told apart?
 #
 # The measure: write $c$ pairs at once, then ask with each key. A pair is **told apart** if the answer has its largest product with the pair's own value, among the directions of all $c$ values. Five memories:
 #
-# - one matrix from zero: the plain sum; the same with Muon; and Mesa with $\lambda=0.25$ (the best a matrix can do in the sense of least squares, up to $\lambda$);
-# - the network from its first weights: one plain gradient step, with the best of seven rates (chosen for each number of pairs, after the fact: more than fair); and one Muon step. Rows are scaled back in both, as LaCT does (section 8).
+# - one matrix from zero: the plain sum; the same with Muon; and Mesa with $\lambda=0.25$ (least squares; neither it nor $\lambda$ is chosen for the count);
+# - the network from its first weights: one plain gradient step, with the best of seven rates (chosen for each number of pairs, after the fact); and one Muon step. Rows are scaled back in both, as LaCT does (section 8).
 #
 # The matrix has $d^2=1024$ numbers, the network $3rd^2=6144$.
+#
+# A trap: the key and the value of a real token are made from the same vector, so the key foretells the value, and a memory may *guess* pairs that it never saw. So a third kind of pairs: the real keys and values of a chunk, **dealt anew** at random. What keys share and what values share is as before; nothing can be guessed.
 
 
 # %%
@@ -616,11 +621,19 @@ RATES = (0.3, 1, 3, 10, 30, 100, 300)
 ν0 = lengths(W0)
 
 
-def count(k, v):
-    """Pairs told apart, a mean over the heads, by memory."""
+def dealt(v):
+    """The values of every head in another order."""
+    order = random("deal").permuted(np.tile(np.arange(v.shape[1]), (len(v), 1)), axis=1)
+    return np.take_along_axis(v, order[..., None], axis=1)
+
+
+def count(k, v, asked=None):
+    """Pairs told apart, a mean over the heads, by memory; other pairs than the written ones, if they are given."""
     G, GW = v.mT @ k, directions(W0, k, v)
+    mesa = np.linalg.solve(k.mT @ k + 0.25 * np.eye(D), G.mT)
+    k, v = asked or (k, v)
     reads = {
-        "matrix, Mesa": k @ np.linalg.solve(k.mT @ k + 0.25 * np.eye(D), k.mT @ v),
+        "matrix, Mesa": k @ mesa,
         "matrix, Muon": k @ muon(G).mT,
         "matrix, sum": k @ G.mT,
         "network, Muon": read(write(W0, GW, ν0), k),
@@ -632,10 +645,16 @@ def count(k, v):
 
 PAIRS = (8, 16, 32, 64, 128, 256)
 MEMORIES = ("network, gradient", "network, Muon", "matrix, sum", "matrix, Muon", "matrix, Mesa")
-by_size = {name: [count(k[:, :n], v[:, :n]) for n in PAIRS] for name, (k, v) in STREAMS.items()}
-counts = {
-    f"{name} pairs": {memory: np.array([x[memory] for x in of]) for memory in MEMORIES} for name, of in by_size.items()
-}
+KINDS = ("random pairs", "real pairs", "real, dealt anew")
+
+
+def some(n, kind):
+    k, v = (x[:, :n] for x in STREAMS["random" if kind == "random pairs" else "real"])
+    return k, dealt(v) if kind == "real, dealt anew" else v
+
+
+by_size = {kind: [count(*some(n, kind)) for n in PAIRS] for kind in KINDS}
+counts = {kind: {memory: np.array([x[memory] for x in of]) for memory in MEMORIES} for kind, of in by_size.items()}
 for name, of in counts.items():
     print(f"{name}, written at once: {'':4}", *(f"{n:6}" for n in PAIRS))
     for memory, x in of.items():
@@ -643,31 +662,50 @@ for name, of in counts.items():
 pictures.recall_counts(PAIRS, counts, 64)
 
 # %% [markdown]
-# Two very different pictures ([F13b](#F13b)). **On random pairs** the keys are nearly orthogonal and everything works up to 32 pairs, the width. Beyond, the network goes further than any matrix, with Muon and nearly as far without [C13.30]: it has six times as many numbers. **On real pairs** the keys share a strong common part, and so do the values. There the plain writes drown in it, network or not, and Muon is what rescues them [C13.12]. And the network with Muon stores *fewer* than a single matrix with Muon.
+# Read the three blocks ([F13b](#F13b)). **On random pairs** the keys are nearly orthogonal and everything works up to 32 pairs, the width. At 64 Mesa is first, and from 128 on the network, as well with a plain step as with Muon [C13.30]. For the matrix Muon helps at 64 pairs and does harm beyond. **On real pairs** the keys share much, and so do the values. The plain writes drown in it, network or not, and Muon rescues them [C13.12]. The matrix with Muon is ahead of the network. **Dealt anew**, plain writes do worse still, Muon rescues fewer, and at 64 pairs that lead is gone [C13.31].
 #
-# Why fewer? Take parts away, at 64 real pairs.
+# Three doubts, at 64 real pairs: the plain step had one rate for all matrices; the first weights are a single draw; and perhaps the mean is all that is shared. Then parts of the network's write are taken away.
 
 # %%
 k64, v64 = real_keys[:, :64], real_values[:, :64]
 G64, before = directions(W0, k64, v64), read(W0, k64)
-free = write(W0, G64)
-small = SwiGLU(*(w + 0.1 * muon(g) for w, g in zip(W0, G64, strict=True)))
+guessed = count(real_keys[:, 64:128], real_values[:, 64:128], asked=(k64, v64))
+print("the next 64 pairs written, these asked:", ", ".join(f"{m} {guessed[m]:.1f}" for m in MEMORIES))
+
+
+def plain(rates):
+    moved = (w + rate * g for w, rate, g in zip(W0, rates, G64, strict=True))
+    return told_apart(read(SwiGLU(*map(rows_kept, moved, ν0)), k64), v64).mean()
+
+
+triples = max(map(plain, product((0.1, 1, 10, 100), repeat=3)))
+redrawn = [first_weights(f"first weights {n}", HEADS) for n in range(3)]
+draws = [told_apart(read(write(W, directions(W, k64, v64), lengths(W)), k64), v64).mean() for W in redrawn]
+no_mean = [x - x.mean(1, keepdims=True) for x in (k64, v64)]
+centred = told_apart(no_mean[0] @ (no_mean[0].mT @ no_mean[1]), v64).mean()
+print(
+    f"plain, best of 64 triples of rates: {triples:.1f}; Muon from other first weights:", *(f"{x:.1f}" for x in draws)
+)
+print(f"matrix, plain sum, keys and values less their means: {centred:.1f}")
+
+free = read(write(W0, G64), k64)
+small = read(SwiGLU(*(w + 0.1 * muon(g) for w, g in zip(W0, G64, strict=True))), k64)
 only_out = W0._replace(out=W0.out + muon(G64.out))
 lone_out = W0._replace(out=muon(G64.out))
 parts = {
     "as LaCT writes": read(write(W0, G64, ν0), k64),
-    "rows left free": read(free, k64),
-    "... less what the first weights answered": read(free, k64) - before,
-    "a tenth of the step, less the same": read(small, k64) - before,
+    "rows left free, less what the first weights answered": free - before,
+    "a tenth of the step, less the same": small - before,
     "W2 alone is written": read(only_out, k64),
-    "... and started from zero": read(lone_out, k64),
+    "W2 alone is written, from zero": read(lone_out, k64),
 }
 apart = {name: told_apart(o, v64).mean() for name, o in parts.items()}
 for name, x in apart.items():
-    print(f"{name:42} {x:5.1f} of 64")
+    print(f"{name:52} {x:5.1f} of 64")
 
 # %% tags=["nbval-check-output"]
 SAID = dict(zip(MEMORIES, (6.9, 36.8, 6.6, 47.1, 55.5), strict=True))
+DEALT = dict(zip(MEMORIES, (4.9, 26.5, 3.2, 26.6, 32.2), strict=True))
 at64 = {name: {m: x[PAIRS.index(64)] for m, x in of.items()} for name, of in counts.items()}
 claim(
     "C13.12",
@@ -680,7 +718,7 @@ claim(
     "C13.13",
     "W2 alone, written from zero with Muon, tells 51.2 of the 64 apart, more than a matrix; all three from the first weights 36.8",
     source="the same pairs and first weights; larger distance of the two",
-    error=max(abs(apart["... and started from zero"] - 51.2), abs(apart["as LaCT writes"] - 36.8)),
+    error=max(abs(apart["W2 alone is written, from zero"] - 51.2), abs(apart["as LaCT writes"] - 36.8)),
     tol=0.3,  # two pairs of one head
 )
 claim(
@@ -693,20 +731,43 @@ claim(
     ),
     tol=0.3,  # two pairs of one head
 )
+claim(
+    "C13.31",
+    "of 64 real pairs dealt anew the network tells 4.9 apart with a plain step, 26.5 with Muon; a matrix 3.2, 26.6, with Mesa 32.2",
+    source="the same keys and values, one deal for each head; largest distance",
+    error=max(abs(at64["real, dealt anew"][memory] - x) for memory, x in DEALT.items()),
+    tol=0.3,  # two pairs of one head
+)
+claim(
+    "C13.32",
+    "Muon from the worst of four draws of first weights tells 34.9 of the 64 apart, a plain step with the best of 64 triples of rates 16.0",
+    source="64 real pairs; one rate for each matrix from 0.1, 1, 10, 100; larger distance of the two",
+    error=max(abs(min(*draws, at64["real pairs"]["network, Muon"]) - 34.9), abs(triples - 16.0)),
+    tol=0.3,  # two pairs of one head
+)
+claim(
+    "C13.33",
+    "real keys foretell values: with 64 other pairs written, a matrix with Muon tells 13.0 of these 64 apart, the network 5.0",
+    source="the next 64 tokens written; larger distance of the two",
+    error=max(abs(guessed["matrix, Muon"] - 13.0), abs(guessed["network, Muon"] - 5.0)),
+    tol=0.3,  # two pairs of one head
+)
 
 # %% [markdown]
-# Two things are in the way. First, the step is long for $W_1$ and $W_3$: it moves the hidden vectors themselves, so that a key is read with another $z$ than it was written with. With a tenth of the step, and what the first weights answered taken off, the network does nearly as well as the matrix (45.5; with the whole step 37.8). Second, the answers of the random first weights are noise to whoever listens for the stored value. $W_2$ alone, written with Muon from zero, does *better* than the matrix [C13.13]: a key has 64 hidden numbers there instead of 32.
+# Real pairs can be guessed: with the *next* 64 pairs of the text written instead of these, the matrix with Muon still tells 13.0 of these apart, the network 5.0 [C13.33]. The doubts: a rate for each matrix, the best of 64 triples, lifts the plain step to 16.0, and Muon from any of four first weights stays far ahead [C13.32]. Without their means the plain sum of the matrix tells 21.4 apart: the mean is a part of what the pairs share, not all of it.
 #
-# Mind what this is: one write, from first weights that nobody trained. A trained layer learns keys, values, first weights and rates that suit its way of writing; LaCT's ablations (its Fig. 8) find that a nonlinear memory does better than a linear one, *after* training. What the count shows is where the ability to hold correlated pairs comes from: from the orthogonal step.
+# What keeps the network from more? First, the step is long for $W_1$ and $W_3$: it moves the hidden vectors, so that a key is read with another $z$ than it was written with. With a tenth of the step, and what the first weights answered taken off, it does nearly as well as the matrix (45.5; with the whole step 37.8). Second, the answers of random first weights are noise to whoever listens for the stored value: $W_2$ alone tells 38.6 apart, and 51.2 if it starts from zero, *more* than the matrix [C13.13]. A key has 64 hidden numbers there instead of 32.
 #
-# > **Takeaway.** On pairs that share something, an untrained network gains nothing over a matrix. The orthogonal step gains nearly everything.
+# Mind what this is: one write, from first weights that nobody trained. A trained layer learns keys, values, first weights and rates that suit its way of writing; LaCT's Fig. 8 finds a nonlinear memory ahead of a linear one *after* training.
+#
+# > **Takeaway.** On pairs that share much the orthogonal step is what counts, in a network as in a matrix. To compare the two, ask for pairs that cannot be guessed.
 
 # %% [markdown]
 # ## 6 · Chunks that are too short
 #
 # The direction of $c$ tokens is a sum of $c$ outer products, so it has at most $c$ singular values that are not zero. $G$ has $d$ of them in all. If $c<d$, then $d-c$ directions of the matrix were touched by no token, and an exact $UY^\top$ leaves them alone.
 #
-# No computer holds such a $G$. Its entries are rounded, and the rounding error $\Delta G$ is a matrix of full rank: the zeros become small singular values. By E13.12 those are multiplied by 493. In float32, with errors of $10^{-8}$, nobody would notice. But the reference code rounds every direction to bfloat16, which keeps 8 significant bits, before Newton-Schulz starts.
+# The entries of $G$ are rounded, and the rounding error $\Delta G$ is a matrix of full rank: the zeros become small singular values. By E13.12 those are multiplied by 493. In float32, with errors of $10^{-8}$, nobody would notice [C13.16]. But the reference rounds every direction to bfloat16, which keeps 8 significant bits, before Newton-Schulz starts. (It works the five steps in bfloat16 too; we round the direction only.)
 #
 # How large is the damage? Let $\varepsilon=\lVert \Delta G\rVert_F/\lVert G\rVert_F$, and suppose that $\Delta G$ points every way alike. $G$ occupies $c$ of the $d$ dimensions on its one side and $c$ of the $rd$ on its other side. The part of $\Delta G$ that lies outside of both has the share $(1-\frac cd)(1-\frac c{rd})$ of $\lVert\Delta G\rVert_F^2$. There nothing but $\Delta G$ is found; $X_0$ has the length 1, so this part is $\varepsilon\sqrt{\cdots}$ long at the start and 493 times that at the end (as long as it stays well below 1, where E13.12 holds). The step that was wanted has $c$ singular values near 1, so its length is $\sqrt c$:
 #
@@ -765,13 +826,13 @@ claim(
 )
 claim(
     "C13.15",
-    "with 8 tokens at width 32 the step is off by 21 %, with 64 random ones by 0.3 %, with 64 real ones by 1.7 %",
+    "with 8 random tokens at width 32 the step is off by 22 %, with 64 by 0.27 %, with 64 real ones by 1.8 %",
     source="W2, bfloat16 directions, everything else in float64; largest distance in units of the number said",
     error=max(
         abs(x / y - 1)
-        for x, y in ((noise["random", 8][0], 0.21), (noise["random", 64][0], 0.0027), (noise["real", 64][0], 0.017))
+        for x, y in ((noise["random", 8][0], 0.22), (noise["random", 64][0], 0.0027), (noise["real", 64][0], 0.018))
     ),
-    tol=0.1,
+    tol=0.05,
 )
 claim(
     "C13.16",
@@ -782,9 +843,9 @@ claim(
 )
 
 # %% [markdown]
-# With one token, three quarters of the step are noise; with 8, a fifth [C13.15]. In the answers less of it arrives, 17 % with one or two tokens and 13 % with 8, because the first weights answer too. Once a chunk has as many tokens as the head has channels, random tokens are safe. Real ones are not quite: their direction has small singular values of its own (the last one in section 3 was 0.0046), and with no chunk of ours does the error of the step fall below 1 %.
+# With one token, three quarters of the step are noise; with 8, a fifth [C13.15]. In the answers less of it arrives, 17 % with one or two tokens and 13 % with 8, because the first weights answer too. With half as many tokens again as the head has channels, random tokens are safe. Real ones are not quite: their direction has small singular values of its own (the last one in section 3 was 0.0046), and with no chunk of ours does the error of the step fall below 1 %.
 #
-# Where does it matter? Chunks of 2048 tokens at widths of 384 or 768 are long enough. A schedule with short entries is not, and a comment in the reference's minimal file recommends Muon for sequences longer than two head widths. The cure costs little:
+# Where does it matter? Chunks of 2048 tokens at widths of 384 or 768 are long enough; a schedule with short entries is not. The cure costs little:
 #
 # **Exercise 13.3 ★★★ A step for short chunks.** You have $c<d$ tokens, the vectors $v_i$ as rows of `V` and the hidden vectors $z_i$ as rows of `Z`, and want the orthogonal factor of $V^\top Z$. Every product of matrices that is as wide as the model must go through `times(A, B)`, which rounds its result to bfloat16; the products inside `muon`, and QR decompositions, are exact. Write `short_step(V, Z, times)` so that the rounding is not amplified.
 #
@@ -837,7 +898,7 @@ check("13.3", short_step_solution, test_short)
 #
 # $$ \operatorname{Muon}(\kappa M)=\operatorname{Muon}(M) . \tag{E13.19} $$
 #
-# (Up to the guard $10^{-7}$ of E13.11, which is seen once $\lVert\kappa M\rVert$ is nearly as small.) The same goes for the rates. **Multiply all rates of a matrix by any number, and nothing changes.** Inside a chunk the rates say how much a token counts beside the others; with momentum also how much a chunk counts beside the last. How *far* a write goes, they do not say. Every write of every chunk goes equally far, whether the chunk held something worth remembering or not.
+# (Up to the guard $10^{-7}$ of E13.11, which is seen once $\lVert\kappa M\rVert$ is nearly as small.) The same goes for the rates. **Multiply all rates of a matrix by any positive number, and nothing changes.** Inside a chunk the rates say how much a token counts beside the others; with momentum also how much a chunk counts beside the last. How *far* a write goes, they do not say. Every chunk with at least $d$ tokens is written about equally far, whether it held something worth remembering or not.
 
 # %%
 k16, v16 = random_keys[:1, :48].swapaxes(0, 1)[None], random_values[:1, :48].swapaxes(0, 1)[None]
@@ -863,14 +924,14 @@ claim(
     "momentum, Muon and rows give the reference's weights after two writes",
     source="E13.18, golden lact, case update_muonmom, float64; largest of three matrices",
     error=two_writes,
-    tol=1e-11,
+    tol=1e-12,
 )
 claim(
     "C13.18",
-    "with Muon, rates of W1, W3, W2 times 0.001, 1 and 1000 change the outputs by less than one per cent",
+    "with Muon, rates of W1, W3, W2 times 0.001, 1 and 1000 move the outputs by less than 0.02 per cent",
     source="E13.19, the package's lact, three chunks of 16 random tokens at width 32; the guard of 1e-7 is what is left",
     error=off(as_scaled, as_given),
-    tol=0.01,
+    tol=2e-4,
 )
 
 # %% [markdown]
@@ -880,7 +941,7 @@ claim(
 #
 # $$ w \;\leftarrow\; \frac{\nu}{\lVert w+\delta\rVert+10^{-5}}\,(w+\delta) . \tag{E13.20} $$
 #
-# **What happens without?** With plain steps, each direction of E13.6 is a product of the *other* two matrices. If all three have a length of about $x$, a step adds about $\eta x^2$, so $1/x$ falls by about $\eta$ with every write and reaches zero after finitely many: the weights do not just grow, they explode. With Muon no step has a singular value above $p_{\max}=\max_{[0,1]}p$. So after $t$ writes each matrix, here $W$, which was $W^{(0)}$ at first, has
+# **What happens without?** With plain steps, each direction of E13.6 is a product of the *other* two matrices. If all three have a length of about $x$, a step adds about $\eta x^2$. While $\eta x$ is small, $1/x$ falls by about $\eta$ with every write; after some $1/(\eta x)$ writes $\eta x$ passes 1, and from there on each write about *squares* it, so that the number of its digits doubles: the weights explode. With Muon no step has a singular value above $p_{\max}=\max_{[0,1]}p=1.145$, the hump of [F13a](#F13a) left of the grey. So after $t$ writes each matrix, here $W$, which was $W^{(0)}$ at first, has
 #
 # $$ \lVert W\rVert_2\le\lVert W^{(0)}\rVert_2+p_{\max}\,t, \qquad \lVert f_W(x)\rVert\le\lVert W_2\rVert_2\,\lVert W_1\rVert_2\,\lVert W_3\rVert_2\,\lVert x\rVert^2 . \tag{E13.21} $$
 #
@@ -903,7 +964,6 @@ def size(W):
     return np.sqrt(sum(np.sum(w**2) for w in W))
 
 
-p_max = p(np.linspace(0, 1, 100001)).max()
 spectral, sizes, answers = [], {}, {}
 for name, how in VARIANTS.items():
     W, length, loud = start, [size(start)], [np.sqrt(np.mean(read(start, long_k[0]) ** 2))]
@@ -927,7 +987,7 @@ pictures.blow_up(sizes, answers)
 # %% tags=["nbval-check-output"]
 claim(
     "C13.19",
-    "with Muon and free rows the largest singular value grows by at most the top of the polynomial, 1.032, a write",
+    "with Muon and free rows the largest singular value grows by at most the top of the polynomial, 1.145, a write",
     source="E13.21, 64 writes of 32 real tokens; largest ratio of a matrix to its bound",
     error=float((np.array(spectral) / allowed).max()),
     tol=1.0,
@@ -948,33 +1008,35 @@ claim(
 )
 
 # %% [markdown]
-# Without the rows, plain steps leave the numbers of a computer within a dozen writes [C13.21]. Muon's steps stay within E13.21 [C13.19] and use it up: the weights grow in proportion, the answers with nearly the third power [C13.20]. With the rows kept, both ways of writing settle ([F13d](#F13d)).
+# Without the rows, plain steps leave the numbers of a computer within a dozen writes [C13.21]. Muon's steps stay within E13.21 [C13.19], and here the growth is of its kind: the weights double and the answers grow eightfold when the writes double [C13.20]. With the rows kept, both ways of writing settle ([F13d](#F13d)).
 #
 # **The rows are a forget gate.** Read E13.20 again: it multiplies the *old* row too, by $\gamma=\nu/\lVert w+\delta\rVert$. If the step is at a right angle to the row, then $\lVert w+\delta\rVert^2=\nu^2+\lVert\delta\rVert^2$, and
 #
 # $$ \gamma = \frac{1}{\sqrt{1+\lVert\delta\rVert^2/\nu^2}} . \tag{E13.22} $$
 #
-# And the length of $\delta$ is known beforehand. $W_2$ is wide, $d\times rd$, so its step $S=UY^\top$ with $d$ singular values has $SS^\top=I$: every row has length 1. $W_1$ and $W_3$ are tall: $S^\top S=I$, the squares of all $rd$ rows add up to $d$, so a row has $\lVert\delta\rVert^2=1/r$ on average. Thus
+# And the length of $\delta$ is known beforehand, if the direction has its full rank $d$ (at least $d$ tokens). $W_2$ is wide, $d\times rd$, so its step $S=UY^\top$ with $d$ singular values has $SS^\top=I$: every row has length 1. $W_1$ and $W_3$ are tall: $S^\top S=I$, the squares of all $rd$ rows add up to $d$, so a row has $\lVert\delta\rVert^2=1/r$ on average. So, for first rows all of length $\nu$,
 #
 # $$ \gamma_2 = \frac1{\sqrt{1+1/\nu^2}}, \qquad \gamma_1=\gamma_3 \approx \frac1{\sqrt{1+1/(r\nu^2)}} . \tag{E13.23} $$
 #
-# No gate was learned and no rate is in it: **the length of the first rows decides how fast the memory forgets.** Long rows: a long memory, in which a write is a small change. Short rows: every chunk overwrites the last.
+# No rate is in it: **the length of the first rows decides how fast the memory forgets.** Long rows: a long memory, in which a write is a small change. Short rows: every chunk overwrites the last.
 
 # %%
 CHUNKS, PER = 8, 64
 
 
 def after_chunks(k, v, norm, kept):
-    """Pairs of each chunk told apart after all eight are written, and what is left of the first weights."""
+    """Pairs of each chunk told apart after all eight; what is left of W0; pairs of the latest before its write."""
     W = first = SwiGLU(*(norm * w / n for w, n in zip(W0, ν0, strict=True)))  # every row has the length `norm`
     shares = [[1.0] * 3]
+    latest = k[:, -PER:], v[:, -PER:]
     for j in range(CHUNKS):
         here = slice(j * PER, (j + 1) * PER)
+        never = told_apart(read(W, latest[0]), latest[1]).mean()  # at last: with all others written
         W = write(W, directions(W, k[:, here], v[:, here]), SwiGLU(norm, norm, norm) if kept else None)
         shares.append([np.mean(np.sum(w * o, (1, 2)) / np.sum(o * o, (1, 2))) for w, o in zip(W, first, strict=True)])
     o = read(W, k)
     counts = [told_apart(o[:, j : j + PER], v[:, j : j + PER]).mean() for j in range(0, CHUNKS * PER, PER)]
-    return np.array(counts), np.array(shares)
+    return np.array(counts), np.array(shares), never
 
 
 def gates(norm):
@@ -989,18 +1051,14 @@ horizons = {
     for norm in NORMS
     for rows in ROWS
 }
-print(f"{'':6} {'gate W1':>15} {'gate W2':>15}   told apart of 64, oldest chunk to latest (real pairs)")
-for norm in NORMS:
-    of = horizons[norm, "kept"]
-    told, left = of["real"][0], of["random"][1][1]
-    print(
-        f"ν {norm:4g} {gates(norm)['W1']:7.3f} {left[0]:7.3f} {gates(norm)['W2']:7.3f} {left[2]:7.3f}  ",
-        *(f"{x:5.1f}" for x in told),
-    )
-held = {name: horizons[1, "kept"][name][1][1] for name in STREAMS}
-print(
-    "ν 1, one write leaves of W1 and W2:", ", ".join(f"{n} tokens {x[0]:.3f} and {x[2]:.3f}" for n, x in held.items())
-)
+print("told apart of 64, oldest chunk to latest; after the semicolon the latest before its write")
+for (norm, rows), of in horizons.items():
+    if rows == "kept" or norm == 1:
+        left, gate = of["random"][1][1], gates(norm)
+        print(f"ν {norm:4g}, rows {rows}: a write leaves {left[0]:.3f} of W1, {left[2]:.3f} of W2", end="")
+        print(f" (gates {gate['W1']:.3f}, {gate['W2']:.3f})" if rows == "kept" else "")
+        for name, (told, _, never) in of.items():
+            print(f"   {name:6} pairs ", *(f"{x:5.1f}" for x in told), f"; {never:5.1f}")
 gap = max(
     abs(horizons[norm, "kept"]["random"][1][1][i] - gates(norm)[n]) for norm in NORMS for i, n in ((0, "W1"), (2, "W2"))
 )
@@ -1011,7 +1069,8 @@ def draw_horizon(norm, rows):
     counts = {f"{name} pairs": of[name][0] for name in STREAMS}
     left = of["random"][1]
     law = gates(norm) if rows == "kept" else {}
-    return pictures.horizon(norm, rows, counts, {"W1": left[:, 0], "W2": left[:, 2]}, law, PER)
+    never = [of[name][2] for name in STREAMS]
+    return pictures.horizon(norm, rows, counts, {"W1": left[:, 0], "W2": left[:, 2]}, law, PER, never)
 
 
 explore(draw_horizon, norm=NORMS, rows=list(ROWS), start={"norm": 1, "rows": "kept"})
@@ -1022,15 +1081,15 @@ claim(
     "one write leaves of W1 and W2 the share that the length of the first rows says",
     source="E13.23 for six lengths, random tokens, 8 sets; largest difference of the shares, chunk of 64",
     error=float(gap),
-    tol=0.03,
+    tol=0.01,
 )
 
 # %% [markdown]
-# Drag ([F13e](#F13e)). With the rows kept and a first length of 1, the latest chunk is remembered best and the first ones are nearly gone. Longer rows make all ages alike, at the price of the latest. With the rows free, nothing fades and everything piles up: the weights grow, and every chunk is read through all others.
+# Drag ([F13e](#F13e)). The dotted lines are the latest chunk *before* its write: what can be guessed. **Random pairs**, rows kept: with a first length of 1 three chunks are left. With 2 the memory reaches back further and the latest hardly suffers (56.2 for 59.5); with 4 and 8 all ages become alike, at the price of the latest. Very short rows do not help the latest either (28.6 with 0.25). **Real pairs**: with a length of 1, a chunk that is four writes old or older is told apart no better than one without a write. With the rows free nothing is taken away, but everything piles up: old random chunks fade all the same, and of the real ones none is far above a guess.
 #
 # The reference's language layer starts $W_1$ and $W_3$ from $\frac12 I$ plus a part of low rank. Were the rows just half a unit long, at $r=1$, a single write would leave 0.447 of them (E13.23). Training may lengthen the rows; that is how such a layer can learn to remember longer.
 #
-# **To which length?** The reference keeps the *initial* lengths; the paper's formula, as the reading of it prints it, is $W\leftarrow\operatorname{L2Norm}(W-\operatorname{Muon}(g))$, whose plain meaning is rows of length 1. With $\nu=1$ for all rows, training could not choose the memory's length.
+# **To which length?** The reference keeps the *initial* lengths; the paper's formula, as the reading prints it, is $W\leftarrow\operatorname{L2Norm}(W-\operatorname{Muon}(g))$, whose plain meaning is rows of length 1. With $\nu=1$ for all rows, training could not choose the memory's length.
 #
 # **A trap: the zero row.** E13.20 divides safely, thanks to $10^{-5}$. Its *derivative* does not: $\lVert w\rVert$ has no slope at $w=0$, and JAX's `norm` answers NaN there, where torch answers 0. A row is zero when it was initialised so, or a key when the token is padding, and one NaN is enough for the whole gradient. The package takes the root only where the square is positive.
 
@@ -1066,7 +1125,7 @@ print(
 claim(
     "X13.2",
     "after the step a row is normalised to length 1",
-    source="LaCT Sec. 3.2 as its reading prints it; golden update_muon, the smallest distance of three matrices",
+    source="LaCT Sec. 3.2 as its reading prints it, L2Norm taken so; golden update_muon, the smallest distance of three matrices",
     error=min(to_one),
     tol=0.01,
     expect=False,
@@ -1076,7 +1135,7 @@ claim(
     "a row goes back to its length in the first weights",
     source="E13.20, golden update_muon, largest of three matrices, float64",
     error=max(to_first),
-    tol=1e-11,
+    tol=1e-12,
 )
 claim(
     "X13.3",
@@ -1122,7 +1181,7 @@ check("13.4", first_norm, test_norm)
 
 # %% jupyter={"source_hidden": true} tags=["solution"]
 def first_norm_solution(share, writes):
-    return (share ** (-2 / writes) - 1) ** -0.5
+    return (share ** (-2 / writes) - 1) ** -0.5  # long rows make every write a small change, the latest too
 
 
 check("13.4", first_norm_solution, test_norm)
@@ -1161,15 +1220,8 @@ def causal(together):
 
 (reference_o,) = case(name, "o")
 o_stacked, o_apart = causal(True), causal(False)
-stacked = polar(np.concatenate([by_hand.gate, by_hand.up]))
-squares = [np.linalg.svd(half, compute_uv=False) ** 2 for half in np.split(stacked, 2)]
 print(
     f"off from the reference's outputs: stacked {off(o_stacked, reference_o):.0e}, alone {off(o_apart, reference_o):.0%}"
-)
-print(
-    "squared singular values of the two halves add up to",
-    *(f"{x.sum():.1f}" for x in squares),
-    f"; a step alone has {D}",
 )
 
 ref_W, ref_q = weights_of("bidir_muon_aspublished_T20"), *case("bidir_muon_aspublished_T20", "q")
@@ -1193,16 +1245,9 @@ claim(
 claim(
     "C13.25",
     "stacked, we get the reference's outputs; what is left is its other place for the 1e-5 of the rows",
-    source="golden fused_muonmom_T20_c8, float64",
+    source="E13.24, golden fused_muonmom_T20_c8, float64",
     error=off(o_stacked, reference_o),
-    tol=1e-4,
-)
-claim(
-    "C13.26",
-    "the squared singular values of the two halves add up to the width, not to twice that",
-    source="E13.24, 64 real tokens, width 32",
-    error=abs(sum(x.sum() for x in squares) / D - 1),
-    tol=1e-12,
+    tol=2e-5,
 )
 claim(
     "X13.5",
@@ -1217,13 +1262,13 @@ claim(
     "it is Muon(G) + G, with rows of the first lengths; the intended one is W + Muon(G)",
     source="golden bidir_muon_aspublished_T20 and bidir_muon_intended_T20, float64; the larger of two",
     error=max(off(as_published, published_o), off(intended, intended_o)),
-    tol=1e-11,
+    tol=1e-12,
 )
 
 # %% [markdown]
 # ## 10 · The bill
 #
-# A product of an $m\times n$ with an $n\times l$ matrix takes $2mnl$ operations. **The tokens** (E13.8 and the read): nine products of $2\cdot c\cdot d\cdot rd$, together $18\,rd^2c$ a chunk. **Muon**, for a matrix of $d\times rd$ with $r\ge1$: a step has $A=XX^\top$ with $2\,d\cdot rd\cdot d$, $A^2$ with $2d^3$, and the product with $X$ with $2\,d\cdot d\cdot rd$; together $2d^3(2r+1)$. Five steps and three matrices make $30\,d^3(2r+1)$. The quotient:
+# A product of an $m\times n$ with an $n\times l$ matrix takes $2mnl$ operations. We count the forward pass. **The tokens** (E13.8 and the read): nine products of $2\cdot c\cdot d\cdot rd$, together $18\,rd^2c$ a chunk. **Muon**, for a matrix of $d\times rd$ with $r\ge1$: a step has $A=XX^\top$ with $2\,d\cdot rd\cdot d$, $A^2$ with $2d^3$, and the product with $X$ with $2\,d\cdot d\cdot rd$; together $2d^3(2r+1)$. Five steps and three matrices make $30\,d^3(2r+1)$. The quotient:
 #
 # $$ \frac{\text{Muon}}{\text{tokens}}=\frac{30\,d^3(2r+1)}{18\,rd^2c}=\frac{5\,d\,(2r+1)}{3\,r\,c} . \tag{E13.25} $$
 #
@@ -1275,7 +1320,7 @@ claim(
 claim(
     "X13.6",
     "chunks of 2048 tokens amortise Muon in the language models",
-    source="LaCT Sec. 3.2, read as: less than a tenth of the products of the tokens; the smaller of two, 760M and 3B",
+    source="LaCT Sec. 3.2, read as: less than a tenth of the memory's products for the tokens, forward; the smaller of 760M and 3B",
     error=min(quotient["760M"], quotient["3B"]),
     tol=0.1,
     expect=False,
@@ -1289,15 +1334,15 @@ claim(
 )
 
 # %% [markdown]
-# In the language models Muon takes as many operations as all products of the tokens together, or twice as many. For a tenth their chunks would have to be 19 200 and 38 400 tokens long, and the second is longer than the sequences of 32K that the models were trained on. In view synthesis the sentence of the paper holds. (Operations, not seconds: products of small square matrices, five rounds that wait for each other, run at another speed than long ones.)
+# In the language models Muon takes about as many operations as all products of the memory for the tokens, or twice as many. For a tenth the chunks would have to be 19 200 and 38 400 tokens long, and the second is longer than the sequences of 32K that the models were trained on. In view synthesis the sentence of the paper holds. A whole model has other products too: in the paper's Table 3, at 3B, Muon lowers the throughput of training from 4.9K to 4.3K tokens a second and GPU, by an eighth. Whether that is "amortised" is a matter of taste. (All this is operations, not seconds.)
 #
 # E13.25 also says what would help: narrower heads, in proportion (at the price of a smaller state). A larger $r$ helps little, since $(2r+1)/r$ only falls from 3 to 2. And $A$ and $A^2$ are symmetric: whoever computes half of them saves up to a third at $r=1$.
 #
 # ## 11 · What was settled
 #
-# **The answer.** Of 64 real pairs that are written with one step from random first weights, a plain gradient step lets the network tell 6.9 apart on average of eight heads, even with the best rate; with Muon it is 36.8. So Muon decides, and not the network: a single matrix goes from 6.6 to 47.1 [C13.12]. The reason can be written down for a matrix: Muon answers with the *root* of the keys' products, half of the way from the sum to Mesa [C13.10]. On random pairs, which share nothing, Muon adds little, and there the network is ahead of every matrix [C13.30].
+# **The answer.** Of 64 real pairs that are written with one step from random first weights, a plain gradient step lets the network tell 6.9 apart on average of eight heads with the best of seven rates, 16.0 with the best rates for each matrix [C13.32]; with Muon it is 36.8, and a single matrix goes from 6.6 to 47.1 [C13.12]. With the values dealt anew, so that keys do not foretell them, Muon brings both to 27 [C13.31]. So Muon decides, and not the network. For one matrix from zero and orthonormal values we know why: Muon answers with the *root* of the keys' products, half of the way from the sum to Mesa [C13.10]. On 128 random pairs, which share nothing, the network is ahead of the matrix, with a plain step too [C13.30].
 #
-# The other parts follow from the loss, which knows directions only [C13.1], [C13.2]. With Muon the rates lose their scale [C13.18], and the length of the first rows takes the place of a forget gate [C13.22].
+# The other parts follow from the loss, which knows directions only [C13.1], [C13.2]. With Muon the rates lose their scale [C13.18], and with chunks of at least $d$ tokens the length of the first rows is a forget gate [C13.22].
 #
 # | section | claims |
 # |---|---|
@@ -1305,28 +1350,28 @@ claim(
 # | three gradients | C13.3, C13.4 |
 # | Muon | C13.5, C13.6, C13.7, C13.8, C13.9 |
 # | half of Mesa | C13.10, C13.11 |
-# | one write | C13.12, C13.13, C13.30 |
+# | one write | C13.12, C13.13, C13.30, C13.31, C13.32, C13.33 |
 # | short chunks | C13.14, C13.15, C13.16 |
 # | momentum and rates | C13.17, C13.18 |
 # | rows | C13.19, C13.20, C13.21, C13.22, C13.23, C13.24 |
-# | the reference code | C13.25, C13.26, C13.27 |
+# | the reference code | C13.25, C13.27 |
 # | the bill | C13.28, C13.29 |
 #
 # **Where papers and reference codes differ from what runs.**
 #
 # | what is said or done | what we found | |
 # |---|---|---|
-# | LaCT Eq. 7: one rate $\eta_i$ for a token | three, one for each matrix; the best single rate misses the directions of the reference by 60 % | X13.1 |
-# | LaCT Sec. 3.2: L2Norm after the step | to the length in the *first* weights [C13.23], and that length is the gate | X13.2 |
+# | LaCT Eq. 7: one rate $\eta_i$ for a token | three, one for each matrix; the best single rate misses the directions of the reference by 61 % | X13.1 |
+# | LaCT Sec. 3.2: L2Norm after the step, read as length 1 | to the length in the *first* weights [C13.23], and that length is the gate | X13.2 |
 # | $x/(\lVert x\rVert+10^{-5})$, translated word by word | in JAX the gradient of a zero row is NaN | X13.3 |
 # | the reference's fused path | one orthogonal matrix of two directions; the outputs of the golden case differ by a third | X13.4 |
 # | the reference's minimal bidirectional file | $\operatorname{Muon}(G)+G$: the first weights are dropped | X13.5 |
-# | LaCT: large chunks amortise the update | not with 2048 tokens: 0.94 and 1.88 times the products of the tokens; in view synthesis 1.6 % [C13.29] | X13.6 |
+# | LaCT: large chunks amortise the update | with 2048 tokens 0.94 and 1.88 times the memory's own products, forward; in view synthesis 1.6 % [C13.29] | X13.6 |
 # | the reference rounds directions to bfloat16 first | noise times 493, if a chunk has fewer tokens than the head has channels | C13.14 |
 #
 # **Three questions for the group.**
 #
-# 1. Muon goes half of the way to Mesa, in one step and without a solver. Would two chunks with the same pairs go further? What would a second write add, given that the loss looks at no error?
+# 1. For a matrix Muon goes half of the way to Mesa, in one step and without a solver. Would two chunks with the same pairs go further? What would a second write add, given that the loss looks at no error?
 # 2. Every write goes equally far, whatever the chunk holds. Which part of a layer could still make a dull chunk count less?
 # 3. The length of the first rows is one number a row, learned once for all texts. What would you lose, and win, with a gate that depends on the chunk?
 #

@@ -53,9 +53,10 @@ def test_what_overflows_is_drawn_as_far_as_it_goes_and_dated():
 def test_a_horizon_draws_the_latest_chunk_first_and_a_law_where_there_is_one(law):
     counts = {"random pairs": np.array([1.0, 2.0, 30.0]), "real pairs": np.array([4.0, 5.0, 6.0])}
     shares = {"W1": np.array([1, 0.5, 0.2, 0.1]), "W2": np.array([1, 0.25, 0.1, 0.0])}
-    picture = pictures.horizon(0.5, "kept", counts, shares, law, 64)
+    picture = pictures.horizon(0.5, "kept", counts, shares, law, 64, (1.5, 3))
     assert drawn(picture, "random pairs")[:, 1].tolist() == [30, 2, 1]
     assert "Rows kept, first norm 0.5: of 64 pairs the latest chunk has 30.0 on random pairs and 6.0" in picture.words
+    assert "told apart (before its write 1.5 and 3.0), the oldest" in picture.words
     assert (
         "the oldest 1.0 on random pairs and 4.0 on real pairs; a write leaves 0.50 of W1 and 0.25 of W2"
         in picture.words

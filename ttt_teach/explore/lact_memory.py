@@ -50,7 +50,7 @@ def recall_counts(pairs, counts, at) -> Picture:
 
     pairs ``[N]``; counts: pairs' name -> memory -> ``[N]``, means over sets; at: how many pairs the words speak of.
     """
-    fig, axes = figure_axes(1, 2, figsize=(7.2, 3.9), sharey=True, gridspec_kw={"top": 0.74, "wspace": 0.1})
+    fig, axes = figure_axes(1, len(counts), figsize=(8, 3.7), sharey=True, gridspec_kw={"top": 0.73, "wspace": 0.08})
     for ax, (keys, of) in zip(axes, counts.items(), strict=True):
         for memory, count in of.items():
             dash, color, mark = MEMORIES[memory]
@@ -110,19 +110,26 @@ def blow_up(sizes, outputs) -> Picture:
     return Picture(fig, f"Answers after {len(line) - 1} writes, in units of the first: {ends}.", "F13d")
 
 
-def horizon(norm, rows, counts, shares, law, pairs) -> Picture:
+def horizon(norm, rows, counts, shares, law, pairs, never) -> Picture:
     """F13e. Left how many pairs of each chunk are still told apart, right what is left of the first weights.
 
     norm: of the rows at first; counts: keys -> ``[chunks]``, oldest chunk first; shares: W1 and W2 -> ``[chunks + 1]``;
-    law: the same -> the share that a write should leave, empty where there is none; pairs: in a chunk.
+    law: the same -> the share that a write should leave, empty where there is none; pairs: in a chunk; never: for each
+    keys how many of the latest chunk were told apart before it was written.
     """
     fig, (left, right) = figure_axes(1, 2, figsize=(7.2, 3.6), gridspec_kw={"wspace": 0.3})
     chunks = len(next(iter(counts.values())))
     age = np.arange(chunks)
-    for (keys, count), (color, mark) in zip(counts.items(), ((PURPLE, "o"), ("black", "s")), strict=True):
+    looks = ((PURPLE, "o"), ("black", "s"))
+    for (keys, count), unseen, (color, mark) in zip(counts.items(), never, looks, strict=True):
+        left.axhline(unseen, color=color, lw=1.5, ls=":")
         left.plot(age, count[::-1], "-", color=color, marker=mark, ms=5, label=keys)
-    left.axhline(1, color="0.7", lw=1, ls=":")
-    left.set(ylim=(0, pairs), xlabel="chunks written since", ylabel=f"told apart, of {pairs}", xticks=age)
+    left.set(
+        ylim=(0, pairs),
+        xlabel="chunks written since; dotted: never written",
+        ylabel=f"told apart, of {pairs}",
+        xticks=age,
+    )
     legend_above(left, 2)
     for (matrix, share), (dash, color, mark) in zip(
         shares.items(), (("--", GREEN, "^"), ("-", BLUE, "o")), strict=True
@@ -134,8 +141,10 @@ def horizon(norm, rows, counts, shares, law, pairs) -> Picture:
     right.set(xlabel="writes; grey: the law" if law else "writes", ylabel="share of the first left")
     legend_above(right, 2)
     new, old = (" and ".join(f"{count[i]:.1f} on {keys}" for keys, count in counts.items()) for i in (-1, 0))
+    unseen = " and ".join(f"{x:.1f}" for x in never)
     words = (
-        f"Rows {rows}, first norm {norm:g}: of {pairs} pairs the latest chunk has {new} told apart, the oldest {old}; "
+        f"Rows {rows}, first norm {norm:g}: of {pairs} pairs the latest chunk has {new} told apart (before its write "
+        f"{unseen}), the oldest {old}; "
         f"a write leaves {shares['W1'][1]:.2f} of W1 and {shares['W2'][1]:.2f} of W2."
     )
     return Picture(fig, words, "F13e")
