@@ -25,28 +25,29 @@
 #
 # LaCT (arXiv 2505.23884v1) writes thousands of tokens into a small network in one step. Inside a chunk there is no first and no last token, and no attention mask either. Yet the same layer serves language, where nothing may look ahead, sets of images, where everything looks at everything, and video, where a noisy frame must not see its clean twin.
 #
-# What differs is only **the order in which chunks are written and read** (its Fig. 3). This notebook measures what every order lets through, derives a five-line rule that predicts it, and then asks what the order costs: a gap that a window must fill, a last chunk that nobody writes, and decoders that forget.
+# (The paper is known to us through a reading that gives its equations, figures and numbers; "official code" is its repository a1600012888/LaCT at commit 1f84d47.)
+#
+# What differs is only **the order in which chunks are written and read** (its Fig. 3). This notebook measures what every order lets through, derives a short rule that predicts it, and then asks what the order costs: a gap that a window must fill, a last chunk that nobody writes, and decoders that forget.
 #
 # | | |
 # |---|---|
-# | **Time** | 70 minutes to read, about 15 seconds to run on two cores, no GPU |
+# | **Time** | 70 minutes without the exercises and the folded cells, about 110 with them; about 15 seconds to run on two cores, no GPU |
 # | **You need** | [notebook 00](00-start-here.ipynb): keys, values, queries. A network as a memory; its step in detail is not needed here. |
 # | **In a hurry** | [Order is the mask](#F14a), [the window](#F14b), [caches that forget](#F14d), [recall inside a chunk](#F14c) |
 #
-# Symbols, once. Tokens and chunks are counted from 0.
+# Symbols that are used throughout; the others are explained where they appear. Tokens and chunks are counted from 0.
 #
 # | here | LaCT | meaning |
 # |---|---|---|
 # | $T$, $C$ | $n$, $b$ | tokens in the text, tokens in a chunk |
 # | $c(t)=\lfloor t/C\rfloor$ | | the chunk that token $t$ is in |
 # | $q_t, k_t, v_t$ | $q_i,k_i,v_i$ | query, key and value of token $t$ |
-# | $\eta_t$ | $\eta_i$ | its rates, one for each of the three matrices |
-# | $W$, $W_0$ | $W$ | the fast weights (three matrices), and what they are before the first token |
+# | $\eta_t$ | $\eta_i$ | its rates, one for each of $W_1$, $W_3$, $W_2$, in this order |
+# | $W$, $W_0$ | $W$ | the fast weights ($W_1$, $W_3$, $W_2$), and what they are before the first token |
 # | $f_W(x)$ | $f_W(x)$ | the memory, $W_2[\mathrm{SiLU}(W_1x)\circ(W_3x)]$ (Eq. 6) |
 # | $\mathrm U_S$, $\mathrm A_S$ | update, apply | write the tokens of a set $S$; read with the queries of $S$ |
 # | $D_{ij}$ | | 1 if output $i$ depends on the write of token $j$, else 0: the mask |
 # | $w$ | | attention window: how many tokens a token sees, itself included |
-# | $a$ | | age of a pair: how many tokens before its query it stands |
 
 # %%
 from functools import partial
@@ -60,6 +61,7 @@ jax.config.update("jax_enable_x64", True)  # whether an output has moved is aske
 from ttt_teach import SwiGLU, attention, delta, lact
 from ttt_teach.explore import explore
 from ttt_teach.explore import order_and_masks as pictures
+from ttt_teach.explore.order_and_masks import perform
 from ttt_teach.ledger import check, claim
 from ttt_teach.tasks import unit
 
@@ -89,7 +91,7 @@ def off(x, y):
 #
 # Everything that LaCT does to a chunk is one of two things.
 #
-# **Update**, or write. Take the chunk's set of tokens $S$ and go up the sum of inner products (Eqs. 5 and 7), orthogonalise that direction (Muon), add it, and bring every row back to its first length (rows):
+# **Update**, or write. Take the chunk's set of tokens $S$ and go up the sum of inner products (Eqs. 5 and 7), orthogonalise that direction (Muon), add it, and bring every row back to its length in $W_0$ (rows); [notebook 13](13-lact-memory.ipynb) derives each of these:
 #
 # $$ \mathrm U_S(W) = \operatorname{rows}\Bigl(W+\operatorname{Muon}\Bigl(\sum_{j\in S}\eta_j\nabla_W\langle f_W(k_j),v_j\rangle\Bigr)\Bigr) . \tag{E14.1} $$
 #
@@ -97,13 +99,13 @@ def off(x, y):
 #
 # $$ \mathrm A_S(W) = \bigl(f_W(q_i)\bigr)_{i\in S} . \tag{E14.2} $$
 #
-# Nothing else happens. (With momentum a write also looks at the last direction. Then read $W$ as "the weights and that direction"; no argument below changes.) Three facts follow by looking, and all of this notebook rests on them:
+# Nothing else happens. ("Without Muon" means that the direction is added as it is. With momentum a write also looks at the last direction. Then read $W$ as "the weights and that direction"; no argument below changes.) Three facts follow by looking, and all of this notebook rests on them:
 #
 # 1. a write reads keys, values and rates **of its own set only**, and no query;
 # 2. a read gives output $i$ from $W$ and $q_i$, and changes nothing;
-# 3. a write is a **sum** over its set: it does not know the order of the tokens in it.
+# 3. a write sees its set only through a **sum**: it does not know the order of the tokens in it.
 #
-# A **schedule** is a list of entries (start, end, update, apply): the tokens from start to end, exclusive, are written, or read, or written and then read. The entries run one after the other. So a schedule *is* the layer's order, and the two orders with names are schedules too:
+# A **schedule** is a list of entries (start, end, update, apply): the tokens from start to end, exclusive, are written, or read, or written and then read (so "read, then write" takes two entries). The entries run one after the other. In the masks below a token that is read twice counts with its last read. So a schedule *is* the layer's order, and the two orders with names are schedules too:
 #
 # $$ \text{apply-update: } \mathrm A_0\,\mathrm U_0\,\mathrm A_1\,\mathrm U_1\cdots\mathrm A_{\ell}, \qquad
 #    \text{update-apply: } \mathrm U_0\,\mathrm A_0\,\mathrm U_1\,\mathrm A_1\cdots\mathrm U_{\ell}\,\mathrm A_{\ell}, \tag{E14.3} $$
@@ -168,7 +170,7 @@ claim(
 #
 # **Write chunk 0, then read all four**, as one reads a set of images: $y=(0.6,0.8)$ throughout, $o=(24,24,32,56)$.
 #
-# Token 1 asks for the value of token 0. Apply-update answers 40 whatever that value is: the answer was given before the write. Update-apply answers 24, which does contain it, and also contains the value of token 1 itself, and would contain every later token of the chunk.
+# Token 1 asks for the value of token 0. Apply-update answers 40 whatever that value is: the answer was given before the write. Update-apply answers 24, which does contain it. It also contains the value of token 1 itself, although that has another key: through the length 5, since $y_0=(1+v_0)/\sqrt{(1+v_0)^2+v_1^2}$. It would contain every later token of the chunk.
 
 # %%
 hand_k = np.array([[1.0, 0], [0, 1], [1, 0], [0, 1]])
@@ -238,11 +240,11 @@ claim(
 # **The rule.** Follow a schedule and keep the set $R$ of tokens that have been written so far. Then
 #
 # $$ \text{after every entry, } W \text{ is a function of } W_0 \text{ and the tokens in } R \text{ alone}, \qquad
-#    D_{ij} = [\,j\in R \text{ when } i \text{ is read}\,] . \tag{E14.6} $$
+#    D_{ij} \le [\,j\in R \text{ when } i \text{ is read}\,] . \tag{E14.6} $$
 #
 # *Proof.* By induction over the entries. Before the first, $R$ is empty and $W=W_0$. A write of $S$ makes $W$ a function of the old $W$ and of the tokens in $S$ (fact 1): of $R\cup S$. A read changes neither (fact 2), and gives $f_W(q_i)$: a function of the tokens in $R$, of $W_0$ and of $q_i$. $\square$
 #
-# The proof says "at most these". That each of them *does* matter is not proved by looking: a write could cancel. For that we measure. The rule as code:
+# That is all that "no leak" needs. Equality is not proved by looking: a write could cancel. That each of these tokens *does* matter we measure [C14.3], [C14.5]. The rule as code:
 
 
 # %%
@@ -252,43 +254,15 @@ def predicted(schedule, T):
         written[start:end] |= update
         if apply:
             D[start:end] = written
-    return D  # E14.6; a token that is read twice counts with its last read
+    return D  # E14.6, with equality
 
 
 # %% [markdown]
 # **How to measure.** Take 33 copies of the text. In copy $j$ of the first 16, token $j$ has another key, value and rates; in the next 16, another query; the last is as it was. Run all of them, as one batch, and look which outputs differ from the last copy in any bit. One run gives the whole mask.
 #
-# Schedules differ in shape, and a compiler wants one shape. So one small program runs them all: an entry is a row of booleans that says which of the 16 tokens are written, and another that says which are read. To write a subset, it gives the others a rate of 0: by E14.1 they then add nothing to the sum.
+# Schedules differ in shape, and a compiler wants one shape. So one small program, `perform`, runs them all. It calls the package's write and read for one entry after the other, always on all 16 tokens: those that are not to be written get a rate of 0, and by E14.1 add nothing to the sum.
 
 # %%
-ENTRIES = 32  # more than any schedule here needs
-
-
-@jax.jit
-def run(q, k, v, lr, updates, applies):
-    """Outputs [B, T, 1, V] of a schedule; updates, applies [ENTRIES, T]: who is written, who is read."""
-    write = partial(lact, q, k, v, weights=None, chunk=T, order=[(0, T, True, False)])
-    read = partial(lact, q, k, v, lr, None, chunk=T, order=[(0, T, False, True)])
-
-    def entry(carry, step):
-        state, o = carry
-        update, apply = step
-        _, written = write(lr=lr * update[:, None, None], state=state)
-        state = jax.tree.map(lambda new, old: jnp.where(update.any(), new, old), written, state)
-        return (state, jnp.where(apply[:, None, None], read(state=state)[0], o)), None
-
-    _, start = lact(*(x[:, :0] for x in (q, k, v, lr)), W0, chunk=T)
-    return jax.lax.scan(entry, (start, jnp.zeros_like(v)), (updates, applies))[0][1]
-
-
-def rows(schedule):
-    """The schedule as two arrays of booleans [ENTRIES, T]."""
-    flags = np.zeros((2, ENTRIES, T), bool)
-    for n, (start, end, update, apply) in enumerate(schedule):
-        flags[:, n, start:end] = [[update], [apply]]
-    return flags
-
-
 nudge = np.random.default_rng(NUDGE)
 each, none = np.eye(T, dtype=bool), np.zeros((T, T), bool)
 changes_write = np.concatenate([each, none, none[:1]])[:, :, None, None]  # copy by token
@@ -309,19 +283,15 @@ COPIES = (
 
 def measured(schedule):
     """D, which outputs move with which query, and the least move that is not zero over the largest output."""
-    o = np.asarray(run(*COPIES, *rows(schedule)))[:, :, 0]
+    o = perform(schedule, *COPIES, W0)[:, :, 0]
     moves = np.abs(o[:-1] - o[-1]).max(-1).reshape(2, T, T).swapaxes(1, 2)
     return moves[0] > 0, moves[1] > 0, moves[moves > 0].min(initial=np.inf) / np.abs(o[-1]).max()
 
 
-one_call = {
-    name: np.asarray(lact(q, k, v, lr, W0, chunk=4, order=name)[0]) for name in ("apply-update", "update-apply")
-}
-small_program = max(
-    off(run(q, k, v, lr, *rows(order(T, 4))), one_call[name])
-    for name, order in (("apply-update", apply_update), ("update-apply", update_apply))
-)
-for name, order in (("apply-update", apply_update), ("update-apply", update_apply)):
+NAMED = {"apply-update": apply_update, "update-apply": update_apply}
+one_call = {name: np.asarray(lact(q, k, v, lr, W0, chunk=4, order=name)[0]) for name in NAMED}
+small_program = max(off(perform(NAMED[name](T, 4), q, k, v, lr, W0), o) for name, o in one_call.items())
+for name, order in NAMED.items():
     print(f"{name}, 16 tokens, chunk 5; rows are outputs, # depends on the write, . does not")
     for row in measured(order(T, 5))[0]:
         print("  ", "".join(".#"[int(x)] for x in row))
@@ -352,16 +322,9 @@ def video(T, C):
     return [(*chunk, n % 2 == 1, True) for n, chunk in enumerate(chunks(T, C))]
 
 
-ORDERS = {
-    "apply-update": apply_update,
-    "update-apply": update_apply,
-    "image set": image_set,
-    "video": video,
-}
-CHUNKS, LENGTHS = (
-    (1, 2, 3, 4, 5, 8),
-    (16, 13, 11),
-)  # tokens beyond a length are neither written nor read
+ORDERS = {**NAMED, "image set": image_set, "video": video}
+CHUNKS = (1, 2, 3, 4, 5, 8)
+LENGTHS = (16, 13, 11)  # tokens beyond a length are neither written nor read
 found = {
     (name, C, n): (*measured(order(n, C)), predicted(order(n, C), T))
     for name, order in ORDERS.items()
@@ -380,7 +343,7 @@ print(f"the smallest move that is not zero is {least:.0e} of the largest output"
 # %% tags=["nbval-check-output"]
 claim(
     "C14.3",
-    "the measured dependence on writes is what the five-line rule predicts, for four orders, six chunks, three lengths",
+    "the measured dependence on writes is what the rule predicts, for four orders, six chunks, three lengths",
     source="E14.6; 72 schedules with lengths 16, 13, 11; Muon, no momentum, float64; entries that differ",
     error=wrong,
     tol=0,
@@ -394,7 +357,7 @@ claim(
 )
 
 # %% [markdown]
-# Drag both sliders ([F14a](#F14a)). Blue: the output depends on key and value of that token. Lines are the borders of chunks. It opens with the case to remember: apply-update in chunks of 4, where tokens 4 to 7 read what tokens 0 to 3 have written, and nothing of their own.
+# Drag both sliders ([F14a](#F14a)). Blue: the output depends on key, value or rates of that token; orange: on its query. Lines are the borders of chunks. It opens with the case to remember: apply-update in chunks of 4, where tokens 4 to 7 read what tokens 0 to 3 have written, and nothing of their own.
 
 # %%
 LETTERS = {"video": lambda n: "NX"[n % 2] + str(n // 2), "image set": lambda n: f"im {n}"}
@@ -405,19 +368,19 @@ def draw_mask(order, chunk):
     blocks = [(*ends, name(n)) for n, ends in enumerate(chunks(T, chunk))]
     if len(blocks) > 8:
         blocks = [(start, end, label if n % 2 == 0 else "") for n, (start, end, label) in enumerate(blocks)]
-    return pictures.dependencies(found[order, chunk, T][0], order, chunk, blocks)
+    return pictures.dependencies(*found[order, chunk, T][:2], order, chunk, blocks)
 
 
 explore(draw_mask, order=list(ORDERS), chunk=CHUNKS, start={"order": "apply-update", "chunk": 4})
 
 # %% [markdown]
-# **Is a nudge a proof?** A nudge that moves an output proves that it depends. A nudge that does not move it proves nothing: perhaps that nudge happened to cancel. And there is a second way to measure, the derivative $\partial o_i/\partial(k_j,v_j)$, with the same weakness: it may happen to be zero just here. Why do both nevertheless tell the truth?
+# **Is a nudge a proof?** A nudge that moves an output proves that it depends. A nudge that does not move it proves nothing: perhaps that nudge happened to cancel. And there is a second way to measure, the derivative $\partial o_i/\partial(k_j,v_j)$ (we leave the rates to the nudges), with the same weakness: it may happen to be zero just here. Why do both nevertheless tell the truth?
 #
-# Fix everything but token $j$, and call the output as a function of that token $g(x)=o_i$. It is made of sums, products, $\mathrm{SiLU}$, and lengths that are not zero: a real-analytic function on a connected domain. Such a function has a property that smooth functions lack: if it vanishes on a set of positive measure, it vanishes everywhere. Apply this to $x\mapsto g(x)-g(x_0)$ and to $x\mapsto\nabla g(x)$:
+# Fix everything but token $j$, and call the output as a function of that token $g(x)=o_i$. It is made of sums, products, $\mathrm{SiLU}$ and divisions by lengths; Muon is here a few polynomials after one such division ([notebook 13](13-lact-memory.ipynb)). Where no length is 0 that is a real-analytic function, and the points where one is 0 satisfy several equations at once, so that removing them does not cut the domain. Such a function has a property that smooth functions lack: if it vanishes on a set of positive measure, it vanishes everywhere. Apply this to $x\mapsto g(x)-g(x_0)$ and to $x\mapsto\nabla g(x)$:
 #
 # $$ g \text{ not constant}\;\Longrightarrow\; \Pr\bigl[g(x)=g(x_0)\bigr]=0 \;\text{ and }\; \Pr\bigl[\nabla g(x)=0\bigr]=0 \quad\text{for random } x . \tag{E14.7} $$
 #
-# So if the token matters, a random nudge shows it with probability 1, and so does the derivative at a random text. If it does not matter, both are zero, and *exactly* zero in floating point too: the same numbers go through the same operations, and a backward pass that starts at output $i$ multiplies by zeros until it ends. What floating point can do is lose a dependence below its last bit; the smallest move printed above, more than $10^{13}$ times that bit, says that it does not come near.
+# So if the token matters, a random nudge shows it with probability 1, and so does the derivative at a random text. If it does not matter, both are zero, and *exactly* zero in floating point too: the number is either not used, or multiplied by an exact 0, and a backward pass that starts at output $i$ multiplies by zeros until it ends. What floating point can do is lose a dependence below its last bit; the smallest move printed above, more than $10^{13}$ times that bit, says that it does not come near.
 #
 # The derivative measures the package's named orders, each compiled as it is, without our small program.
 
@@ -452,7 +415,7 @@ claim(
 )
 
 # %% [markdown]
-# **Read the two named masks off the rule.** In update-apply, chunk $c(i)$ has just been written when $i$ is read; in apply-update it has not:
+# **Read the two named masks off the rule**, with the measured equality. In update-apply, chunk $c(i)$ has just been written when $i$ is read; in apply-update it has not:
 #
 # $$ D^{\mathrm{UA}}_{ij} = [\,c(j)\le c(i)\,], \qquad D^{\mathrm{AU}}_{ij} = [\,c(j)<c(i)\,] . \tag{E14.8} $$
 #
@@ -460,16 +423,15 @@ claim(
 #
 # $$ D^{\mathrm{AU}}_{ij} = D^{\mathrm{UA}}_{i-C,\,j} \;\;(i\ge C), \qquad D^{\mathrm{AU}}_{ij}=0 \;\;(i<C) . \tag{E14.9} $$
 #
-# That is why the order is called *shifted* block-causal: same writes, and every token reads what the token one chunk above it would have read.
+# That is why the order is called *shifted* block-causal: the same writes but the last, and every token reads what the token one chunk earlier would have read.
 
 # %%
-chunk_of = {C: np.arange(T) // C for C in CHUNKS}
 shift_wrong = formula_wrong = 0
-for C in CHUNKS:
-    AU, UA = (found[name, C, T][0] for name in ("apply-update", "update-apply"))
-    c = chunk_of[C]
+for chunk in CHUNKS:
+    AU, UA = (found[name, chunk, T][0] for name in NAMED)
+    c = np.arange(T) // chunk
     formula_wrong += int((UA != (c[None] <= c[:, None])).sum() + (AU != (c[None] < c[:, None])).sum())
-    shift_wrong += int((AU[C:] != UA[:-C]).sum() + AU[:C].sum())
+    shift_wrong += int((AU[chunk:] != UA[:-chunk]).sum() + AU[:chunk].sum())
 
 # %% tags=["nbval-check-output"]
 claim(
@@ -481,7 +443,7 @@ claim(
 )
 
 # %% [markdown]
-# > **Takeaway.** The mask is not in the layer. It is in the order of two operations, and five lines of bookkeeping predict it.
+# > **Takeaway.** The mask is not in the layer. It is in the order of two operations, and a few lines of bookkeeping predict it.
 #
 # ## 4 · Language: no leak
 #
@@ -491,9 +453,9 @@ claim(
 #
 # $$ D^{\mathrm{AU}}_{tj}=1 \;\Rightarrow\; c(j)<c(t) \;\Rightarrow\; j<C\,c(t)\le t . \tag{E14.10} $$
 #
-# And a stack of layers? Let every layer have a mask that is zero above the diagonal, the token itself counted as seen. Through two layers, the upper with mask $D$ and the lower with $D'$, output $i$ depends on token $j$ if there is a token $l$ with $D_{il}D'_{lj}=1$. Then $j\le l\le i$. So the mask of a stack is zero above the diagonal too, however many layers it has. Window attention, convolutions over the past, norms and feed-forward parts are of this kind. $\square$
+# And a stack of layers? Let every layer have a mask that is zero above the diagonal, the token itself counted as seen. Through two layers, the upper with mask $D$ and the lower with $D'$, output $i$ depends on token $j$ only if there is a token $m$ with $D_{im}D'_{mj}=1$. Then $j\le m\le i$. So the mask of a stack is zero above the diagonal too, however many layers it has. Window attention, convolutions over the past, norms and feed-forward parts are of this kind. $\square$
 #
-# **Update-apply leaks**, as soon as a chunk has two tokens: $D^{\mathrm{UA}}_{t,t+1}=1$ unless $t+1$ begins a chunk. Is that a mere formality? Make the classic memory of a language model: token $j$ writes the pair (key: the token before it, value: itself), and token $t$ asks with itself: *what came after me?* On a text in which no token occurs twice there is nothing to be known, and an honest model guesses.
+# **Update-apply leaks**, as soon as a chunk has two tokens: $D^{\mathrm{UA}}_{t,t+1}=1$ unless $t+1$ begins a chunk. Is that a mere formality? Make the classic memory of a language model: token $j$ writes the pair (key: the token before it, value: itself), and token $t$ asks with itself: *what came after me?* On a text in which no token occurs twice there is almost nothing to be known (only that what comes is none of the tokens seen), and an honest model guesses.
 
 # %%
 VOCABULARY, TEXT, LANGUAGE_CHUNK, TEXTS = 64, 33, 8, 8
@@ -519,7 +481,9 @@ for order, right in guesses.items():
         f"{order}: {right.mean():.3f} of the next tokens guessed,",
         f"in the same chunk {right[:, inside].mean():.3f}, elsewhere {right[:, ~inside].mean():.3f}",
     )
-print(f"chance is {1 / VOCABULARY:.3f}; {inside.mean():.3f} of the next tokens are in the same chunk")
+unseen = 1 / (VOCABULARY - np.arange(2, TEXT))  # a guess among the tokens not seen so far
+print(f"chance is {1 / VOCABULARY:.3f}, or {unseen.mean():.3f} among the tokens not seen")
+print(f"{inside.mean():.3f} of the next tokens are in the same chunk")
 
 # %% tags=["nbval-check-output"]
 claim(
@@ -538,8 +502,8 @@ claim(
 )
 claim(
     "C14.9",
-    "apply-update guesses the same tokens no better than chance: at most 4 of 248",
-    source="the same texts; right guesses beyond 4, the mean of chance is 248/64",
+    "apply-update guesses the same tokens no better than a guess among all 64: at most 4 of 248",
+    source="the same texts; right guesses beyond 4, where such guesses give 248/64 in the mean",
     error=max(0, int(guesses["apply-update"].sum()) - 4),
     tol=0,
 )
@@ -549,34 +513,35 @@ claim(
 #
 # $$ \text{writes} = \lceil T/C\rceil-1, \qquad \text{and nothing is written at all while } T\le C . \tag{E14.11} $$
 #
-# Fig. 3 and Sec. 4.2, as the reading that we work from puts them, describe the order as: read a chunk, then write it. Taken at its word, every chunk makes a write. The released language code makes one write less. Our golden file holds what that code computed in ten runs: the weights after each of its writes, and its gradients, so we can count.
+# Fig. 3 describes the order as: read a chunk, then write it. Taken for *every* chunk, each makes a write. The released language code makes one write less. Our golden file holds what that code computed in ten runs: the weights after each of its writes, and its gradients, so we can count.
 
 # %%
 golden = np.load("../tests/golden/lact.npz")  # the official functions' own numbers
 runs = sorted({name.split("/")[0] for name in golden.files if name.startswith("causal_")})
 unwritten, silent, last_slopes, other_slopes = 0, [], 0.0, np.inf
 for name in runs:
-    length, C = golden[f"{name}/k"].shape[1], int(name.split("_c")[1].split("_")[0])
+    length, chunk = golden[f"{name}/k"].shape[1], int(name.split("_c")[1].split("_")[0])
     writes = sum(file.startswith(f"{name}/w0_after") for file in golden.files)
-    unwritten += -(-length // C) - writes
+    unwritten += -(-length // chunk) - writes
     if not writes:
-        silent.append(f"{length} tokens, chunk {C}")
-    last = (length - 1) // C * C
+        silent.append(f"{length} tokens, chunk {chunk}")
+    last = (length - 1) // chunk * chunk
     for field in ("k", "v", "lr0", "lr1", "lr2"):
         slope = np.abs(golden[f"{name}/grad_{field}"])
         last_slopes = max(last_slopes, slope[:, last:].max())
         if last and field in "kv":
             other_slopes = min(other_slopes, slope[:, :last].max((0, 2)).min())
 print(f"{len(runs)} official runs: {unwritten} chunks were read and never written; no write at all:", *silent)
-print(f"gradients in keys, values and rates of the last chunk: {last_slopes}; elsewhere at least {other_slopes:.0e}")
-share = 2048 / 32768
-print(f"32768 tokens in chunks of 2048: 15 writes, {share:.2%} of the tokens are never written")
+print(f"gradients in keys, values and rates of the last chunk: {last_slopes}")
+print(f"elsewhere, in keys and values: at least {other_slopes:.0e}")
+updates, share = sum(update for *_, update, _ in apply_update(32768, 2048)), 2048 / 32768
+print(f"32768 tokens in chunks of 2048: {updates} writes, {share:.2%} of the tokens are never written")
 
 # %% tags=["nbval-check-output"]
 claim(
     "X14.1",
     "every chunk is written once it has been read",
-    source="LaCT Fig. 3 (apply, then update), as a rule for all chunks; ten runs of the official language code: unwritten chunks",
+    source="LaCT Fig. 3 (apply, then update), if taken for every chunk; ten runs of the official language code: unwritten chunks",
     error=unwritten,
     tol=0,
     expect=False,
@@ -594,32 +559,26 @@ claim(
 #
 # ## 5 · Image sets
 #
-# For view synthesis (Sec. 4.1) the tokens of all source images are written in one update. Then everything is read: the sources, which go on to the next layer, and the targets, the views to be rendered, which are never written. From E14.6, with $S$ the set of source tokens:
+# For view synthesis (Sec. 4.1) the tokens of all source images are written in one update. Then everything is read: the sources, which go on to the next layer, and the targets, the views to be rendered, which are never written. From E14.6, with $S$ the set of source tokens (the equality is measured [C14.11]):
 #
 # $$ D_{ij} = [\,j\in S\,] \quad\text{for every output } i . \tag{E14.12} $$
 #
-# Three consequences. The sources see each other in full, both ways. The order of the images does not matter, by fact 3. And the targets see neither themselves nor each other *through this layer*, so views can be rendered one at a time, in any number, from weights that stay as they are.
+# Three consequences. The sources see each other in full, both ways. The order of the images does not matter, by fact 3. And target tokens get neither their own pair nor each other's *from the memory*, so targets can be rendered in parts, even token by token, in any number, from weights that stay as they are.
 
 # %%
-C = 4
-sources = image_set(T, C)[0][1]
-D = found["image set", C, T][0]
+IMAGE = 4  # tokens
+sources = image_set(T, IMAGE)[0][1]
+D = found["image set", IMAGE, T][0]
 shuffle = np.concatenate([np.random.default_rng(SHUFFLE).permutation(sources), np.arange(sources, T)])
-plain = np.asarray(run(q, k, v, lr, *rows(image_set(T, C))))
-mixed = np.asarray(run(*(x[:, shuffle] for x in (q, k, v, lr)), *rows(image_set(T, C))))
+in_order = perform(image_set(T, IMAGE), q, k, v, lr, W0)
+mixed = perform(image_set(T, IMAGE), *(x[:, shuffle] for x in (q, k, v, lr)), W0)
 
-empty = [x[:, :0] for x in (q, k, v, lr)]
 first = [x[:, :sources] for x in (q, k, v, lr)]
-_, scene = lact(*first, W0, chunk=C, order=[(0, sources, True, False)])  # the prefill: no output at all
+_, scene = lact(*first, W0, chunk=IMAGE, order=[(0, sources, True, False)])  # the prefill: no output at all
 views = []
 for t in range(sources, T):  # one token at a time
-    o, scene = lact(
-        *(x[:, t : t + 1] for x in (q, k, v, lr)),
-        None,
-        chunk=C,
-        order=[(0, 1, False, True)],
-        state=scene,
-    )
+    token = [x[:, t : t + 1] for x in (q, k, v, lr)]
+    o, scene = lact(*token, None, chunk=IMAGE, order=[(0, 1, False, True)], state=scene)
     views.append(np.asarray(o))
 rendered = np.concatenate(views, 1)
 print(f"{sources} source and {T - sources} target tokens: {D.sum()} dependences, {D[:, sources:].sum()} on targets")
@@ -634,9 +593,9 @@ claim(
 )
 claim(
     "C14.12",
-    "the order of the source tokens changes no target, and targets rendered one by one are those rendered together",
+    "the order of the source tokens changes no target, and targets rendered token by token are those rendered together",
     source="fact 3 and E14.12; 12 sources shuffled, 4 targets; weights carried in the state of lact",
-    error=max(off(mixed[:, sources:], plain[:, sources:]), off(rendered, plain[:, sources:])),
+    error=max(off(o, in_order[:, sources:]) for o in (mixed[:, sources:], rendered)),
     tol=1e-13,
 )
 
@@ -682,15 +641,15 @@ check("14.1", dialogue_solution, test_dialogue)
 # %% [markdown]
 # ## 6 · Video: a noisy frame must not see its clean twin
 #
-# A video model learns to denoise chunk $n$ (three latent frames, 4680 tokens) given the clean chunks before it. To train on all chunks in one pass, Sec. 4.3 interleaves them:
+# A video model learns to denoise chunk $c$ (in the paper three latent frames, 4680 tokens) given the clean chunks before it. To train on all chunks in one pass, Sec. 4.3 interleaves them:
 #
-# $$ N_0,\,X_0,\,N_1,\,X_1,\,N_2,\dots \qquad N_n=(1-\tau_n)X_n+\tau_n\,\epsilon_n , \tag{E14.13} $$
+# $$ N_0,\,X_0,\,N_1,\,X_1,\,N_2,\dots \qquad N_c=(1-\tau_c)X_c+\tau_c\,\epsilon_c , \tag{E14.13} $$
 #
-# $X_n$ clean, $N_n$ noisy, $\tau_n$ the noise level (the paper's $t_i$) and $\epsilon_n$ the noise. If $N_n$ could read what $X_n$ wrote, the answer would lie beside the question. The schedule reads each $N_n$ *before* $X_n$ is written, and never writes $N_n$. By E14.6 an output of $N_n$ depends on $X_m$ for $m<n$ only, an output of $X_n$ on $X_m$ for $m\le n$, and nothing on any noisy chunk. The code's own grouping, $N_0,(X_0,N_1),(X_1,N_2),\dots$, writes the clean half of a group and then reads both halves: the same order.
+# $X_c$ clean, $N_c$ noisy, $\tau_c$ the noise level (the paper's $t_i$) and $\epsilon_c$ the noise. If $N_c$ could read what $X_c$ wrote, the answer would lie beside the question. The schedule reads each $N_c$ *before* $X_c$ is written, and never writes $N_c$. By E14.6 an output of $N_c$ can depend on $X_m$ for $m<c$ only, an output of $X_c$ on $X_m$ for $m\le c$, and nothing on the keys, values or rates of a noisy chunk. The code's own grouping, $N_0,(X_0,N_1),(X_1,N_2),\dots$, writes the clean half of a group and then reads both halves: the same order.
 #
-# Two remarks. Several noisy versions of a chunk may be read before its clean twin, as in the 1.3B model's training (App. C.3): a read changes nothing (fact 2), so none disturbs another. And the window attention beside this memory, which spans two chunks, must not undo the work: it looks from $N_n$ back to $X_{n-1}$ and never forward to $X_n$.
+# Two remarks. Several noisy versions of a chunk may be read before its clean twin, as in the 1.3B model's training (App. C.3): a read changes nothing (fact 2), so none disturbs another. And the window attention beside this memory must not undo the work. In the official video code $X_c$ attends to itself, and $N_c$ to itself and $X_{c-1}$ (`ar_lact_swa_repeat.py`, read in the source, not run). So through both branches clean outputs reach only clean chunks at or before their own, and a noisy output beyond its own chunk only clean chunks before it. Products of such masks are of the same kind: depth opens no way from $N_c$ to $X_c$.
 #
-# One exchange ruins it, and it is easily made: think of $(N_n,X_n)$ as a group, write its clean half, read both.
+# One exchange ruins it, and it is easily made: think of $(N_c,X_c)$ as a group, write its clean half, read both.
 
 
 # %%
@@ -726,19 +685,19 @@ def frames(D, C):
     return blocks.all((1, 3)) if (blocks.all((1, 3)) == blocks.any((1, 3))).all() else None
 
 
-n, m = np.indices((4, 4))  # chunks N0, X0, N1, X1
-by_rule = (m % 2 == 1) & (m <= n)
+row, column = np.indices((4, 4))  # chunks N0, X0, N1, X1
+by_rule = (column % 2 == 1) & (column <= row)
 right_frames, bad_frames = (frames(measured(order(T, 4))[0], 4) for order in (video, video_leaking))
 together = sum(int((measured(grouped(T, C))[0] != found["video", C, T][0]).sum()) for C in CHUNKS)
 names = ["N0", "X0", "N1", "X1"]
 for title, table in (("noisy read first", right_frames), ("clean written first", bad_frames)):
-    told = [f"{name} on {', '.join(np.array(names)[row]) or 'nothing'}" for name, row in zip(names, table, strict=True)]
+    told = [f"{name} on {', '.join(np.array(names)[on]) or 'nothing'}" for name, on in zip(names, table, strict=True)]
     print(f"{title:20}", "; ".join(told))
 
 # %% tags=["nbval-check-output"]
 claim(
     "C14.13",
-    "no noisy chunk depends on its clean twin, nor anything on a noisy chunk; the official grouping is the same order",
+    "no noisy chunk depends on its clean twin, nor anything on a noisy write; the official grouping is the same order",
     source="E14.13 and E14.6; measured: leaks for six chunks, frames at chunk 4, and grouped against ungrouped",
     error=sum(leaks(found["video", C, T][0], C) for C in CHUNKS) + int((right_frames != by_rule).sum()) + together,
     tol=0,
@@ -766,17 +725,16 @@ claim(
 #
 # $$ \text{no gap} \iff w\ge C, \qquad \text{missed in a chunk: } \sum_{p=w}^{C-1}(p-w+1) = \frac{(C-w)(C-w+1)}{2} \;\;\text{ for } w\le C . \tag{E14.15} $$
 #
-# **The off-by-one.** $w$ counts the token itself. In words about the past alone: a token must be able to look back at $C-1$ *earlier* tokens. So a window of 2048 that includes the token is exactly enough for chunks of 2048, with nothing to spare. A library whose `window=(left, right)` counts earlier tokens wants `left` = 2047; and one that counts the token itself, but is given 2047, misses one pair in every chunk: the last token does not see the first. (A text shorter than $C$ needs only $w\ge T$.)
+# **The off-by-one.** $w$ counts the token itself. In words about the past alone: a token must be able to look back at $C-1$ *earlier* tokens. So a window of 2048 that includes the token is exactly enough for chunks of 2048, with nothing to spare. A library whose `window=(left, right)` counts earlier tokens wants `left` = 2047; and one that counts the token itself, but is given 2047, misses one pair in every full chunk: the last token does not see the first. The official layer gives its library `window_size=(w - 1, 0)` (`layer_lact_swiglu.py`, read in the source, not run), so its $w$ is ours. (A text shorter than $C$ needs only $w\ge T$.)
 #
-# Nor is more needed: all that a longer window adds is seen twice. At $w=C$ the token at place $p$ sees $C-1-p$ tokens by both ways, on average $(C-1)/2$, in every chunk but the first.
+# For the mask no more is needed: all that a longer window adds is seen twice. (That a second, exact look helps is not excluded.) At $w=C$ the token at place $p$ sees $C-1-p$ tokens by both ways, on average $(C-1)/2$, in every chunk but the first.
 #
 # Measured, not derived: outputs of the layer are the sum of both branches, so we change key and value of one token in both and look at the sum.
 
 # %%
 WINDOWS = (1, 2, 3, 4, 5, 8)
-_, K_copies, V_copies, _ = COPIES
-from_window = {w: np.asarray(attention(COPIES[0], K_copies, V_copies, window=w, form="definition")) for w in WINDOWS}
-from_memory = {C: np.asarray(run(*COPIES, *rows(apply_update(T, C)))) for C in CHUNKS}
+from_window = {w: np.asarray(attention(*COPIES[:3], window=w, form="definition")) for w in WINDOWS}
+from_memory = {C: perform(apply_update(T, C), *COPIES, W0) for C in CHUNKS}
 
 
 def moved(o):
@@ -837,7 +795,7 @@ claim(
 )
 
 # %% [markdown]
-# Drag both ([F14b](#F14b)). Set the window one below the chunk and count the crosses.
+# Drag both ([F14b](#F14b)). It opens at window 3 and chunk 4. Before you set window 4 and chunk 5, predict the crosses.
 
 # %%
 WINDOW_MASKS = {w: moved(o) for w, o in from_window.items()}
@@ -850,29 +808,30 @@ def draw_combined(chunk, window):
 explore(draw_combined, chunk=CHUNKS, window=WINDOWS, start={"chunk": 4, "window": 3})
 
 # %% [markdown]
-# **Depth helps a little.** In a stack a gap can be bridged: token $t$ sees $l$ in the second layer, and $l$ saw $j$ in the first. Inside a chunk only the window makes such steps, for the fast weights give nothing of the own chunk, and no way leads out of the chunk and back, since no step goes forward in time. A step of the window goes back by at most $w-1$. So $L$ layers have no gap if and only if
+# **Depth helps a little.** In a stack a gap can be bridged: token $t$ sees $m$ in the second layer, and $m$ saw $j$ in the first. Inside a chunk only the window makes such steps, for the fast weights give nothing of the own chunk, and no way leads out of the chunk and back, since no step goes forward in time. A step of the window goes back by at most $w-1$. So $L$ layers with windows $w_1,\dots,w_L$ have no gap if and only if
 #
-# $$ L\,(w-1)\;\ge\; C-1 . \tag{E14.16} $$
+# $$ (w_1-1)+\dots+(w_L-1)\;\ge\; C-1, \qquad\text{for equal windows } L\,(w-1)\ge C-1 . \tag{E14.16} $$
 #
 # With $L=1$ this is E14.15. A path is not a memory, however: what arrives over several layers must have been passed on by each token between.
 
 # %%
 DEPTHS = (1, 2, 3)
 bridged_wrong = 0
-for (C, w), D in layer.items():
+for (chunk, w), D in layer.items():
     through = np.eye(T, dtype=bool)
     for L in DEPTHS:
         through = through.astype(int) @ (D | np.eye(T, dtype=bool)) > 0  # one more layer, and the residual
         gap_free = bool((through | ~causal).all())
-        bridged_wrong += gap_free != (L * (w - 1) >= C - 1)
+        bridged_wrong += gap_free != (L * (w - 1) >= chunk - 1)
 
 
 def stacked(C, w, L):
     """A stack of real layers: x + attention(x) + lact(x), the token is its own query, key and value."""
-    x = V_copies
+    *_, x, rates = COPIES
     for _ in range(L):
-        x = x + attention(x, x, x, window=w, form="definition") + run(x, x, x, COPIES[3], *rows(apply_update(T, C)))
-    return moved(np.asarray(x))
+        near, far = attention(x, x, x, window=w, form="definition"), perform(apply_update(T, C), x, x, x, rates, W0)
+        x = x + np.asarray(near) + far
+    return moved(x)
 
 
 deep = {L: int((causal & ~stacked(8, 4, L)).sum()) for L in DEPTHS}
@@ -929,11 +888,11 @@ def missed_solution(T, C, w):
 check("14.2", missed_solution, test_missed)
 
 # %% [markdown]
-# **Exercise 14.3 ★★ A budget of windows.** Attention costs $w$ a token and layer. You have $L$ layers and want no gap through the whole stack. Write `cheapest(L, C)`: a list of $L$ windows, possibly different, of the least sum.
+# **Exercise 14.3 ★★ A budget of windows.** Attention costs $w$ a token and layer. You have $L$ layers and want no gap through the whole stack. Write `cheapest(L, C)`: a list of $L$ windows, possibly different, of the least sum. Does depth save anything in total? If not, why do models spread the windows?
 #
 # <details><summary>Hint</summary>
 #
-# What must the sum of all $w_l-1$ be, if layers differ? Then look at what you are free to choose.
+# E14.16 fixes the sum of all windows. What are you free to choose?
 #
 # </details>
 
@@ -963,7 +922,9 @@ check("14.3", cheapest, test_cheapest)
 
 # %% jupyter={"source_hidden": true} tags=["solution"]
 def cheapest_solution(L, C):
-    return [C] + [1] * (L - 1)  # the sum of w - 1 must be C - 1, however it is spread: one long window will do
+    # The sum of w - 1 must be C - 1, however it is spread: in total depth saves nothing. Models spread it
+    # because a path passes on only what every token between has kept, and a window of its own looks itself.
+    return [C] + [1] * (L - 1)
 
 
 check("14.3", cheapest_solution, test_cheapest)
@@ -973,93 +934,79 @@ check("14.3", cheapest_solution, test_cheapest)
 #
 # A text is read in one call, the *prefill*, and then continued token by token. Both ways must give the same outputs, or a model is served that nobody trained. What must be carried?
 #
-# By E14.3, when token $t$ comes, the memory is $W$ after all whole chunks before its own, and its own chunk is not written yet. Its tokens must not be lost, since one day the chunk fills up. E14.1 says that a sum is enough: all gradients of a chunk are taken at the *same* $W$. So besides $W$ (with momentum, also the last direction, and the momentum of the chunk so far) the package carries the sum of directions so far and a count. Their size does not depend on $C$. That sum is written when the *next* token comes and finds the chunk full. Writing right after the chunk's last read would give the same outputs; the package waits, since one call does not write its last chunk either (E14.11), and so both leave the same state.
+# By E14.3, when token $t$ comes, the memory is $W$ after all whole chunks before its own, and its own chunk is not written yet. Its tokens must not be lost, since one day the chunk fills up. E14.1 says that a sum is enough: all gradients of a chunk are taken at the *same* $W$. So besides $W$ and the rows' first lengths the package carries the sum of directions so far and a count (with momentum also the last direction, and the sum of the momentum numbers of the chunk so far). Their size does not depend on $C$. That sum is written when the *next* token comes and finds the chunk full. Writing right after the chunk's last read would give the same outputs; the package waits, since one call does not write its last chunk either (E14.11), and so both leave the same state.
 #
-# We test the full rule, with Muon and momentum: 21 tokens, chunk 4. First all tokens one by one. Then, from the state at *every* split point from 0 to 12, a second call on the next 9 tokens: enough to fill the open chunk and a whole one after it.
+# We test the full rule, with Muon and momentum, on 21 tokens in chunks of 4: all in one call, and one by one. A prefill in one call and decoding after it follow below [C14.22].
 
 # %%
-LONG, C, AHEAD = 21, 4, 9
+LONG, DECODE_CHUNK = 21, 4
 rng = np.random.default_rng(DECODE)
 long = dict(zip("qkv", unit(rng.normal(size=(3, 1, LONG, 1, WIDTH))), strict=True))
 long |= dict(lr=rng.uniform(0.5, 1.5, size=(1, LONG, 1, 3)), momentum=rng.uniform(0.2, 0.8, size=(1, LONG, 1)))
-long = {name: jnp.asarray(x) for name, x in long.items()}
-long_call, last_state = lact(**long, weights=W0, chunk=C)
-_, state0 = lact(**{name: x[:, :0] for name, x in long.items()}, weights=W0, chunk=C)
 
 
-@jax.jit
-def decode(state, tokens):
-    """Token by token; the outputs and the state before each token and after the last."""
-
-    def step(state, token):
-        o, new = lact(**{name: x[:, None] for name, x in token.items()}, weights=None, chunk=C, state=state)
-        return new, (o[:, 0], state)
-
-    last, (o, states) = jax.lax.scan(step, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), tokens))
-    return jnp.swapaxes(o, 0, 1), states, last
+def part(text, start, end):
+    return {name: x[:, start:end] for name, x in text.items()}
 
 
-one_by_one, states, end_state = decode(state0, long)
+one_token = jax.jit(lambda token, state: lact(**token, weights=None, chunk=DECODE_CHUNK, state=state))
 
 
-@jax.jit
-@jax.vmap
-def proceed(n, state):
-    """One call on the next tokens, from the state before token n."""
-    tokens = {name: jax.lax.dynamic_slice_in_dim(x, n, AHEAD, 1) for name, x in long.items()}
-    return lact(**tokens, weights=None, chunk=C, state=state)[0]
+def decode(text, state):
+    """Token by token: the outputs, and the state after the last."""
+    outputs = []
+    for t in range(text["q"].shape[1]):
+        o, state = one_token(part(text, t, t + 1), state)
+        outputs.append(np.asarray(o))
+    return np.concatenate(outputs, 1), state
 
 
-splits = np.arange(LONG - AHEAD + 1)
-continued = np.asarray(proceed(splits, jax.tree.map(lambda x: x[: len(splits)], states)))
-split_off = max(off(continued[n], np.asarray(long_call)[:, n : n + AHEAD]) for n in splits)
+long_call, last_state = lact(**long, weights=W0, chunk=DECODE_CHUNK)
+_, state0 = lact(**part(long, 0, 0), weights=W0, chunk=DECODE_CHUNK)
+one_by_one, end_state = decode(long, state0)
 same_state = max(off(a, b) for a, b in zip(jax.tree.leaves(end_state), jax.tree.leaves(last_state), strict=True))
-numbers = sum(x.size for x in jax.tree.leaves(state0))
-print(f"one by one differs by {off(one_by_one, long_call):.0e}, from every split point by {split_off:.0e}")
-print(f"the state holds {numbers} numbers, the three matrices alone {sum(x.size for x in W0)}")
+print(f"one by one differs by {off(one_by_one, long_call):.0e}, the last state by {same_state:.0e}")
+held = {field: sum(x.size for x in jax.tree.leaves(x)) for field, x in state0._asdict().items()}
+print(f"the state holds {sum(held.values())} numbers:", ", ".join(f"{field} {n}" for field, n in held.items()))
 
 # %% tags=["nbval-check-output"]
 claim(
     "C14.19",
-    "apply-update: token by token, and one call continued from every split point, give what one call gives",
-    source="E14.3 and E14.1; 21 tokens, chunk 4, Muon and momentum; outputs, and the last state, at 13 split points",
-    error=max(off(one_by_one, long_call), split_off, same_state),
+    "apply-update: token by token gives what one call gives, and leaves the same state",
+    source="E14.3 and E14.1; 21 tokens, chunk 4, Muon and momentum; outputs, and every array of the last state",
+    error=max(off(one_by_one, long_call), same_state),
     tol=1e-12,
 )
 
 # %% [markdown]
-# **The other orders.** Update-apply writes a chunk *before* it is read. If a call ends inside a chunk, the outputs of its beginning must be given now, without its end. So there is nothing to be carried that could help, and a split is harmless exactly at the border of a chunk. An explicit schedule may be split between any two of its entries. As a schedule: update-apply that is split after $s$ tokens has chunks that begin anew at $s$.
+# **The other orders.** Update-apply writes a chunk *before* it is read. If a call ends inside a chunk, the outputs of its beginning must be given now, without its end. So there is nothing to be carried that could help, and a split is harmless exactly at the border of a chunk. An explicit schedule may be split between two of its entries, if the second call is given every token that its own entries name. As a schedule: update-apply that is split after $s$ tokens has chunks that begin anew at $s$.
+
 
 # %%
-C = 4
-unsplit = np.asarray(run(q, k, v, lr, *rows(update_apply(T, C))))
+def later(schedule, n):
+    return [(start + n, end + n, update, apply) for start, end, update, apply in schedule]
+
+
+unsplit = perform(update_apply(T, DECODE_CHUNK), q, k, v, lr, W0)
 split_error = {}
-for n in range(1, T):
-    tail = [(start + n, end + n, update, apply) for start, end, update, apply in update_apply(T - n, C)]
-    split_error[n] = off(run(q, k, v, lr, *rows(update_apply(n, C) + tail)), unsplit)
-print(
-    "update-apply, chunk 4, split after",
-    ", ".join(f"{n}: {x:.2f}" for n, x in list(split_error.items())[:6]),
-)
-at_border = max(x for n, x in split_error.items() if n % C == 0)
-within = min(x for n, x in split_error.items() if n % C)
+for s in range(1, T):
+    anew = update_apply(s, DECODE_CHUNK) + later(update_apply(T - s, DECODE_CHUNK), s)
+    split_error[s] = off(perform(anew, q, k, v, lr, W0), unsplit)
+told = ", ".join(f"{s}: {x:.2f}" for s, x in list(split_error.items())[:6])
+print(f"update-apply, chunk 4, split after {told}")
+at_border = max(x for s, x in split_error.items() if s % DECODE_CHUNK == 0)
+within = min(x for s, x in split_error.items() if s % DECODE_CHUNK)
 
-
-def two_calls(order, cut, entries):
-    """The entries before a cut in one call, those after it in another, with the state carried."""
-    o1, state = lact(*(x[:, :cut] for x in (q, k, v, lr)), W0, chunk=C, order=order[:entries])
-    moved_back = [(start - cut, end - cut, update, apply) for start, end, update, apply in order[entries:]]
-    o2, _ = lact(*(x[:, cut:] for x in (q, k, v, lr)), None, chunk=C, order=moved_back, state=state)
-    return np.concatenate([o1, o2], 1)
-
-
-video_split = off(two_calls(video(T, C), 8, 2), run(q, k, v, lr, *rows(video(T, C))))
+text, order = dict(q=q, k=k, v=v, lr=lr), video(T, DECODE_CHUNK)  # the first two entries are the first 8 tokens
+o1, state = lact(**part(text, 0, 8), weights=W0, chunk=DECODE_CHUNK, order=order[:2])
+o2, _ = lact(**part(text, 8, T), weights=None, chunk=DECODE_CHUNK, order=later(order[2:], -8), state=state)
+video_split = off(np.concatenate([o1, o2], 1), perform(order, q, k, v, lr, W0))
 
 # %% tags=["nbval-check-output"]
 claim(
     "C14.20",
-    "update-apply may be split at the borders of chunks, and a video schedule between two of its entries",
-    source="3 borders at chunk 4 and 16 tokens; the video schedule after two chunks, state carried by lact",
+    "update-apply may be split at the borders of chunks, and a video schedule after two of its entries",
+    source="3 borders at chunk 4 and 16 tokens; the video schedule after N0 and X0, state carried by lact",
     error=max(at_border, video_split),
     tol=1e-13,
 )
@@ -1074,9 +1021,9 @@ claim(
 # %% [markdown]
 # **Three caches that lose something.** Two are published, the third is the repair that suggests itself.
 #
-# - **The official language code** caches keys and values of the window attention. The fast weights it starts afresh in every call: with one token a call they are $W_0$, always (`layer_lact_swiglu.py` at commit 1f84d47; its users ask about it in issues 22 and 23). Whatever the prefill has written is gone.
-# - **A JAX block** (theseus, `LaCTBlock` at commit 12b2774) keeps $W$, and in the prefill writes *all* chunks, the ragged last one too. A call shorter than a chunk then only reads: nothing that is decoded is ever written.
-# - **The half repair** keeps $W$ but not the unfinished chunk, so that its tokens, up to $C$ of them, are never written, and all later chunks begin at another place.
+# - **The official language code** caches keys and values of the window attention. The fast weights it starts afresh in every call: with one token a call they are $W_0$, always (`layer_lact_swiglu.py`; its users ask about it in issues 22 and 23). Whatever the prefill has written is gone.
+# - **A JAX block** (theseus, `LaCTBlock` in `theseus/model/block/lact.py` at commit 12b2774; read in the source, simulated here) keeps $W$, and in the prefill writes *all* chunks, the ragged last one too. A call shorter than a chunk only reads: nothing that is decoded is ever written.
+# - **The half repair** keeps $W$ but not the unfinished chunk, so that its tokens, up to $C$ of them, are never written. And unless the prefill is whole chunks, all later chunks begin elsewhere.
 #
 # The first we can check on the official code's own outputs: our golden file has the inputs and outputs of the memory inside its language layer. A cached decode reads $f_{W_0}(q_t)$, so its error is the distance from there to what the code itself gives for the whole text.
 
@@ -1088,43 +1035,34 @@ for name in sorted({f.split("/")[0] for f in golden.files if f.startswith("layer
     token_calls = (gate / (1 + np.exp(-gate)) * up) @ w1.swapaxes(1, 2)  # f with the initial weights
     after = np.arange(ask.shape[1]) >= 8  # these layers have chunks of 8
     forgets[name] = [
-        np.linalg.norm((token_calls - whole_call)[:, part]) / np.linalg.norm(whole_call[:, part])
-        for part in (after, ~after)
+        np.linalg.norm((token_calls - whole_call)[:, those]) / np.linalg.norm(whole_call[:, those])
+        for those in (after, ~after)
     ]
 for name, (late, early) in forgets.items():
     print(f"{name:38} first chunk off by {early:.0e}, later tokens by {late:.2f}")
 
 # %% [markdown]
-# In the first chunk both read $W_0$. After it the decoded outputs are off by as much as they are large. The other two we run with our rule and their order of calls, and all four side by side ([F14d](#F14d)). Drag the length of the prefill.
+# In the first chunk both read $W_0$. After it the decoded outputs are off by as much as they are large. The other two we simulate, with our rule and their order of writes and reads; the fourth line is the package, which prefills in one call and decodes from its whole state. All four stand side by side ([F14d](#F14d)). Drag the length of the prefill.
 
 # %%
 PREFILLS = (4, 5, 6, 7, 8, 9, 10, 11)
-C = 4
-truth = one_call["apply-update"]
-nothing_written = np.asarray(run(q, k, v, lr, *rows([(0, T, False, True)])))
-plain_step = jax.jit(lambda token, state: lact(*token, None, chunk=C, state=state))
-_, plain_state = lact(*empty, W0, chunk=C)
-decoded = []
-for t in range(T):
-    o, plain_state = plain_step([x[:, t : t + 1] for x in (q, k, v, lr)], plain_state)
-    decoded.append(np.asarray(o))
-decoded = np.concatenate(decoded, 1)
-
-
-def later(schedule, n):
-    return [(start + n, end + n, update, apply) for start, end, update, apply in schedule]
+truth = one_call["apply-update"]  # all 16 tokens in one call, chunk 4
 
 
 def cached(n):
     """The outputs of tokens n and later, by what is kept of a prefill of n tokens."""
-    full = [*apply_update(n, C), (*chunks(n, C)[-1], True, False)]  # the ragged chunk too
-    outputs = {
-        "nothing kept (official)": nothing_written,
-        "all written, then frozen (JAX block)": run(q, k, v, lr, *rows([*full, (n, T, False, True)])),
-        "W, unfinished chunk lost": run(q, k, v, lr, *rows(apply_update(n, C) + later(apply_update(T - n, C), n))),
-        "the whole state": decoded,
+    whole = apply_update(n, DECODE_CHUNK)
+    ragged_too = [*whole, (*chunks(n, DECODE_CHUNK)[-1], True, False)]
+    anew = later(apply_update(T - n, DECODE_CHUNK), n)
+    simulated = {
+        "nothing kept (official)": [(0, T, False, True)],
+        "all written, then frozen (JAX block)": [*ragged_too, (n, T, False, True)],
+        "W, unfinished chunk lost": whole + anew,
     }
-    return {name: np.asarray(o)[0, n:, 0] for name, o in outputs.items()}
+    outputs = {name: perform(order, q, k, v, lr, W0)[:, n:] for name, order in simulated.items()}
+    _, state = lact(**part(text, 0, n), weights=W0, chunk=DECODE_CHUNK)  # a real prefill
+    outputs["the whole state"], _ = decode(part(text, n, T), state)
+    return {name: o[0, :, 0] for name, o in outputs.items()}
 
 
 size = np.abs(truth).max()
@@ -1137,7 +1075,7 @@ for name in cache_errors[4]:
 
 
 def draw_decodes(prefill):
-    return pictures.decodes(np.arange(prefill, T), cache_errors[prefill], prefill, C)
+    return pictures.decodes(np.arange(prefill, T), cache_errors[prefill], prefill, DECODE_CHUNK)
 
 
 explore(draw_decodes, prefill=PREFILLS, start={"prefill": 6})
@@ -1154,15 +1092,15 @@ claim(
 claim(
     "X14.3",
     "inference keeps the fast weights from call to call, so a cached decode continues the text",
-    source="theseus LaCTBlock at 12b2774, its order of calls run with our rule; least over 8 prefills of the largest error",
+    source="theseus LaCTBlock at 12b2774, read in the source, simulated with our rule; least over 8 prefills of the largest error",
     error=min(cache_errors[n]["all written, then frozen (JAX block)"].max() for n in PREFILLS),
     tol=1e-6,
     expect=False,
 )
 claim(
     "C14.22",
-    "with the whole state the decoder gives what one call gives, after every prefill",
-    source="16 tokens, chunk 4, 8 prefills, Muon; the largest error",
+    "a prefill in one call and decoding from its whole state give what one call on the whole text gives",
+    source="16 tokens, chunk 4, prefills of 4 to 11, Muon; the largest error",
     error=max(e["the whole state"].max() for e in cache_errors.values()),
     tol=1e-13,
 )
@@ -1186,9 +1124,8 @@ claim(
 # </details>
 
 
-# %%
-def one(x):
-    return np.asarray(x)[None, :, None]  # [N, ...] as one text with one head
+# %% jupyter={"source_hidden": true}
+_, fresh = lact(**part(text, 0, 0), weights=W0, chunk=DECODE_CHUNK)  # knows the rows' first lengths
 
 
 def read(W, q):
@@ -1197,34 +1134,27 @@ def read(W, q):
 
 
 def write(W, keys, values, rates):
-    n = len(keys)
-    start = plain_state._replace(weights=jax.tree.map(lambda w: jnp.asarray(w)[None], W))
-    _, state = lact(
-        one(keys),
-        one(keys),
-        one(values),
-        one(rates),
-        None,
-        chunk=C,
-        order=[(0, n, True, False)],
-        state=start,
-    )
+    keys, values, rates = (np.asarray(x)[None, :, None] for x in (keys, values, rates))  # one text, one head
+    start = fresh._replace(weights=jax.tree.map(lambda w: jnp.asarray(w)[None], W))
+    order = [(0, keys.shape[1], True, False)]
+    _, state = lact(keys, keys, values, rates, None, chunk=DECODE_CHUNK, order=order, state=start)
     return jax.tree.map(lambda w: np.asarray(w)[0], state.weights)
 
 
+# %%
 def decode_with_list(tokens, C, read, write, W0):
     return ...  # outputs [T, width], and a number of tokens
 
 
 def test_list(answer):
     tokens = list(zip(*(x[0, :, 0] for x in (q, k, v, lr)), strict=True))
-    o, held = answer(tokens, C, read, write, W0)
+    o, held = answer(tokens, DECODE_CHUNK, read, write, W0)
     wrong = np.abs(np.asarray(o) - truth[0, :, 0]).max(-1)
     if wrong.max() > 1e-10:
         t = int(np.argmax(wrong > 1e-10))
-        return f"output {t} is off by {wrong[t]:.2g}; it is token {t % C} of its chunk"
-    if held > C - 1:
-        return f"you held {held} raw tokens; {C - 1} are enough"
+        return f"output {t} is off by {wrong[t]:.2g}; it is token {t % DECODE_CHUNK} of its chunk"
+    if held > DECODE_CHUNK - 1:
+        return f"you held {held} raw tokens; {DECODE_CHUNK - 1} are enough"
 
 
 check("14.4", decode_with_list, test_list)
@@ -1247,7 +1177,7 @@ check("14.4", decode_with_list_solution, test_list)
 # %% [markdown]
 # ## 9 · What a chunk loses against a rule that writes every token
 #
-# The delta rule writes at every token. What does it have that LaCT gave up? Two things: recent pairs, and their order.
+# The delta rule writes at every token. What does it have that LaCT gave up? Two things that concern order: the recent pairs, and which of them came last.
 #
 # **Recent pairs.** Let a query ask for a pair that is $a$ tokens old. The fast weights hold it if $t-a$ lies in an earlier chunk, that is if the place $p$ of $t$ in its chunk is less than $a$. Over whole chunks all places are equally frequent, so that is the case for a share $\min(1,a/C)$ of the tokens. The window holds it if $a<w$, always. Together:
 #
@@ -1255,7 +1185,7 @@ check("14.4", decode_with_list_solution, test_list)
 #
 # With $w\ge C$ it is 1 everywhere, as it must be by E14.15. With $w<C$ the worst age is the first beyond the window, $a=w$, with $w/C$.
 #
-# E14.17 says what *can* be recalled. Is it? Take 64 pairs with orthonormal keys and values; at token $t$ the query is the key of token $t-a$. A pair counts as recalled if the output has its largest product with the right one of the 64 values. Attention is sharp (scores are 40 or 0), and each branch has a fixed length, as the norm of each branch gives it in a layer: the memory 1.5, attention at most 1. The memory takes plain steps with rates of 10. We look at tokens 32 to 63, whole chunks for all three chunk lengths.
+# E14.17 says what *can* be recalled. Is it? Take 64 pairs with orthonormal keys and values; at token $t$ the query is the key of token $t-a$. A pair counts as recalled if the output has its largest product with the right one of the 64 values. Attention is sharp (scores are 40 or 0), and the memory takes plain steps with rates of 10. A layer sets the length of what it reads from the memory by a norm. Attention has length 1 at most; we set the memory to 1.5. From 1 to 1.75 the result is the same [C14.24]; far outside that one branch drowns the other. We look at tokens 32 to 63, whole chunks for all three chunk lengths.
 #
 # One saving: the weights that token $t$ reads with do not depend on its query. So read *all* 64 keys with the weights of every chunk, and then pick.
 
@@ -1288,13 +1218,20 @@ def recalled(o):
     return (np.argmax(o @ pair_v.T, -1) == asked[:, AT]).mean(1)
 
 
-memory_o = {C: 1.5 * unit(memory_reads(C)) for C in RECALL_CHUNKS}
+memory_o = {C: unit(memory_reads(C)) for C in RECALL_CHUNKS}
 near_o = {
     w: np.asarray(attention(40 * ask, both_k, both_v, window=w, scale=1.0, form="definition"))[:, AT, 0]
     for w in RECALL_WINDOWS
 }
 delta_o, _ = delta(ask, both_k, both_v, np.ones(ask.shape[:3]), form="recurrent")
-shares = {(C, w): recalled(memory_o[C] + near_o[w]) for C in RECALL_CHUNKS for w in RECALL_WINDOWS}
+
+
+def with_window(length):
+    """Recall of memory and window together, the memory's read at this length."""
+    return {(C, w): recalled(length * memory_o[C] + near_o[w]) for C in RECALL_CHUNKS for w in RECALL_WINDOWS}
+
+
+shares = with_window(1.5)
 alone = {C: recalled(memory_o[C]) for C in RECALL_CHUNKS}
 by_delta = recalled(np.asarray(delta_o)[:, AT, 0])
 
@@ -1303,16 +1240,20 @@ def law(C, w):
     return np.where(AGES < w, 1, np.minimum(1, AGES / C))  # E14.17
 
 
-law_off = max(np.abs(shares[C, w] - law(C, w)).max() for C, w in shares)
+def off_the_law(length):
+    return max(np.abs(share - law(*key)).max() for key, share in with_window(length).items())
+
+
 alone_off = max(np.abs(alone[C] - law(C, 0)).max() for C in RECALL_CHUNKS)
+law_off = max(off_the_law(length) for length in (1, 1.25, 1.5, 1.75))
 print("age            ", *(f"{n:5}" for n in AGES[::4]))
 print("delta rule     ", *(f"{x:5.2f}" for x in by_delta[::4]))
 for C in RECALL_CHUNKS:
     print(f"LaCT, chunk {C:3}", *(f"{x:5.2f}" for x in alone[C][::4]))
     print("  and window 12", *(f"{x:5.2f}" for x in shares[C, 12][::4]))
-print(
-    f"largest difference from the law: {alone_off:.3f} without, {law_off:.3f} with a window; chance is {1 / PAIRS:.3f}"
-)
+print(f"largest difference from the law: {alone_off:.3f} without, {law_off:.3f} with a window; chance {1 / PAIRS:.3f}")
+told = ", ".join(f"{length}: {off_the_law(length):.2f}" for length in (0.25, 0.5, 2, 4))
+print(f"with the memory at another length: {told}")
 
 
 def draw_recall(chunk, window):
@@ -1326,7 +1267,7 @@ explore(draw_recall, chunk=RECALL_CHUNKS, window=RECALL_WINDOWS, start={"chunk":
 claim(
     "C14.24",
     "recall against age is exactly what the law allows, for 3 chunks, alone and with 6 windows",
-    source="E14.17; 64 orthonormal pairs, no Muon, tokens 32 to 63, ages 0 to 32; largest difference",
+    source="E14.17; 64 orthonormal pairs, rates 10, no Muon, memory at length 1 to 1.75, tokens 32 to 63, ages 0 to 32; largest difference",
     error=max(law_off, alone_off),
     tol=0,
 )
@@ -1339,24 +1280,27 @@ claim(
 )
 
 # %% [markdown]
-# Drag chunk and window ([F14c](#F14c)). With the window at or above the chunk LaCT's line lies on that of the delta rule; below it there is a notch between $w$ and $C$. These are orthonormal keys, fewer than the memory is wide. With keys that overlap all rules forget, in different ways; that is not the subject here.
+# Drag chunk and window ([F14c](#F14c)). With the window at or above the chunk LaCT's line lies on that of the delta rule; below it there is a notch between $w$ and $C$. These are orthonormal keys, as many as the memory is wide. With keys that overlap all rules forget, in different ways; that is not the subject here.
 #
-# **Order.** By fact 3 a chunk is a set. Exchange two tokens of one chunk, key, value and rates together, and nothing after that chunk notices. If a key is written twice in a chunk, first with an old value and then with a new one, the memory cannot know which came last. The delta rule can: what it read under that key *is* the later value. The window attention beside it does know who came when, but only within its reach.
+# **Order.** By fact 3 a chunk is a set. Exchange two tokens of one chunk, key, value and rates together, and nothing after that chunk notices. If a key is written twice in a chunk, first with an old value and then with a new one, the memory cannot know which came last. The delta rule can: with $\beta=1$ and a key of length 1 it reads, right after the write, the later value. The window attention beside it does know who came when, but only within its reach.
 
 # %%
-C, first_token, second_token = 8, 2, 5
+SWAP_CHUNK, first_token, second_token = 8, 2, 5
 swap = np.arange(T)
 swap[[first_token, second_token]] = swap[[second_token, first_token]]
 twice_k = k.copy()
 twice_k[:, second_token] = twice_k[:, first_token]  # one key, two values
 same_key = [x[:, swap] for x in (twice_k, v, lr)]
-by_eight = rows(apply_update(T, C))
-before_swap, after_swap = run(q, twice_k, v, lr, *by_eight), run(q, *same_key, *by_eight)
+by_eight = apply_update(T, SWAP_CHUNK)
 beta = np.ones((1, T, 1))
-delta_before = delta(q, twice_k, v, beta, form="recurrent")[0]
-delta_after = delta(q, twice_k[:, swap], v[:, swap], beta, form="recurrent")[0]
-swap_lact = off(np.asarray(after_swap)[:, C:], np.asarray(before_swap)[:, C:])
-swap_delta = off(np.asarray(delta_after)[:, C:], np.asarray(delta_before)[:, C:])
+delta_before, delta_after = (delta(q, *pairs, beta, form="recurrent")[0] for pairs in ((twice_k, v), same_key[:2]))
+swap_lact, swap_delta = (
+    off(np.asarray(after)[:, SWAP_CHUNK:], np.asarray(before)[:, SWAP_CHUNK:])
+    for after, before in (
+        (perform(by_eight, q, *same_key, W0), perform(by_eight, q, twice_k, v, lr, W0)),
+        (delta_after, delta_before),
+    )
+)
 print(f"two values for one key, exchanged: later outputs move by {swap_lact:.0e} (LaCT), {swap_delta:.2f} (delta rule)")
 
 # %% tags=["nbval-check-output"]
@@ -1378,7 +1322,7 @@ claim(
 # %% [markdown]
 # ## 10 · What was settled
 #
-# **The answer.** Beside chunks of 2048 a window of 2047 tokens, the token itself included, misses exactly one pair in every chunk: its last token does not see its first. A window misses nothing if and only if $w\ge C$ [C14.15], and below that $(C-w)(C-w+1)/2$ pairs a chunk [C14.16]. Masks are what the order of writes and reads makes them, for language, image sets and video [C14.3], and nothing leaks where it must not [C14.7], [C14.13].
+# **The answer.** Beside chunks of 2048 a window of 2047 tokens, the token itself included, misses exactly one pair in every full chunk: its last token does not see its first. A window misses nothing if and only if $w\ge C$ [C14.15], and below that $(C-w)(C-w+1)/2$ pairs in a full chunk [C14.16]. Masks are what the order of writes and reads makes them, for language, image sets and video [C14.3], and nothing leaks where it must not [C14.7], [C14.13].
 #
 # | section | claims |
 # |---|---|
@@ -1396,10 +1340,9 @@ claim(
 #
 # | what is said or done | what we found | |
 # |---|---|---|
-# | LaCT Fig. 3: a chunk is read, then written | the last chunk of a call is never written; a text of at most $C$ tokens is not written at all | X14.1 |
+# | LaCT Fig. 3, if taken for *every* chunk: it is read, then written | the last chunk of a call is never written; a text of at most $C$ tokens is not written at all | X14.1 |
 # | official language code: `use_cache` in generation | only the window is cached; decoded tokens read the initial weights | X14.2 |
-# | theseus, a JAX block: fast weights persist across calls | the prefill writes its ragged last chunk, decoded tokens are never written | X14.3 |
-# | official code: `window_size=(w - 1, 0)` | counts as we do, $w$ with the token itself: 2048 is just enough for chunks of 2048 | C14.15 |
+# | theseus, a JAX block (source read, simulated): fast weights persist across calls | the prefill writes its ragged last chunk, decoded tokens are never written | X14.3 |
 #
 # **Three questions for the group.**
 #
@@ -1407,6 +1350,6 @@ claim(
 # 2. Image sets are a single chunk: every source sees every source. Where is the order of the images then, and where would one have to put it for a video?
 # 3. A decoder could write its unfinished chunk early, as the JAX block does, and go on from there. The model was not trained so. Could it be?
 #
-# **Minutes per beat, for whoever leads.** Sections 1 and 2: 12, and let somebody do the four tokens at the board. Section 3: 15, half of it at [F14a](#F14a). Section 4: 8. Sections 5 and 6: 9. Section 7: 9, one drags [F14b](#F14b) and the others predict the number of crosses. Section 8: 9. Section 9 and questions: 8. People get stuck at "the last chunk is never written", and at the window that counts itself.
+# **Minutes per beat, for whoever leads**, the exercises not counted. Sections 1 and 2: 12, and let somebody do the four tokens at the board. Section 3: 15, half of it at [F14a](#F14a). Section 4: 8. Sections 5 and 6: 9. Section 7: 9, one drags [F14b](#F14b) and the others predict the number of crosses. Section 8: 9. Section 9 and questions: 8. People get stuck at "the last chunk is never written", and at the window that counts itself.
 #
-# **Next.** [Notebook 01](01-fast-weights.ipynb) has the rules that write every token. [Notebook 00](00-start-here.ipynb) has the map.
+# **Next.** [Notebook 15](15-lact-at-scale.ipynb): what such a layer costs, and how it runs on several devices. [Notebook 01](01-fast-weights.ipynb) has the rules that write every token.
