@@ -5,7 +5,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 
 from ttt_teach.rules.lact import SwiGLU, lact
 from ttt_teach.rules.lact.sharded import sharded
@@ -16,6 +16,7 @@ SPLITS = {
     "tokens": ((8,), {"tokens": "tokens"}),
     "heads": ((1, 4), {"heads": "heads"}),
     "both": ((2, 4), {"tokens": "tokens", "heads": "heads"}),
+    "both, explicit": ((2, 4), {"tokens": "tokens", "heads": "heads"}),
 }
 
 
@@ -53,7 +54,11 @@ given = arguments()
 right = whole(*given)
 found = {}
 for name, (sizes, split) in SPLITS.items():
-    mesh = Mesh(np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes), ("tokens", "heads")[: len(sizes)])
+    axes = ("tokens", "heads")[: len(sizes)]
+    mesh = Mesh(np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes), axes)
+    if "explicit" in name:  # what jax.make_mesh gives unasked; JAX then wants to be told where each array lies
+        mesh = jax.make_mesh(sizes, axes)
+        assert AxisType.Explicit in mesh.axis_types
 
     def run(q, k, v, lr, W, momentum, mesh=mesh, split=split):
         return sharded(q, k, v, lr, W, momentum=momentum, mesh=mesh, **split)

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from jax.sharding import Mesh
 
 from ttt_teach.bench import hosts
+from ttt_teach.rules import door
 from ttt_teach.rules.lact import SwiGLU, lact
 from ttt_teach.rules.lact.sharded import sharded
 
@@ -28,7 +30,7 @@ def test_eight_devices_agree_with_one():
     assert ran.returncode == 0, ran.stderr[-2000:]
     found = json.loads(ran.stdout)
     assert found.pop("gradients of both") < GRADIENTS
-    assert max(found.values()) < OUTPUTS and list(found) == ["tokens", "heads", "both"]
+    assert max(found.values()) < OUTPUTS and list(found) == ["tokens", "heads", "both", "both, explicit"]
 
 
 def test_two_hosts_agree_with_one_device():
@@ -53,12 +55,13 @@ def arguments(C=4, dtype=np.float64):
     return q, k, v, lr, SwiGLU(*rng.normal(size=(3, 2, 3, 3)).astype(dtype))
 
 
-def test_a_mesh_of_one_device_is_no_split():
+@pytest.mark.parametrize("mesh", [ONE, jax.make_mesh((1,), ("devices",))], ids=["auto", "explicit"])
+def test_a_mesh_of_one_device_is_no_split(mesh):
     q, k, v, lr, W = arguments()
-    o, last = sharded(q, k, v, lr, W, mesh=ONE, tokens="devices", muon=False)
+    o, last = sharded(q, k, v, lr, W, mesh=mesh, tokens="devices", muon=False)
     flat = (x.reshape(1, 8, *x.shape[3:]) for x in (q, k, v, lr))
     want, state = lact(*flat, W, chunk=4, muon=False)
-    np.testing.assert_allclose(o.reshape(want.shape), want, rtol=1e-12)
+    np.testing.assert_allclose(np.reshape(np.asarray(o), want.shape), want, rtol=1e-12)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12), last, state.weights)
 
 
@@ -67,12 +70,29 @@ def test_a_mesh_of_one_device_is_no_split():
     [
         ({"tokens": "rows"}, "tokens is 'rows'; expected an axis of the mesh: 'devices'"),
         ({"heads": "rows"}, "heads is 'rows'; expected an axis of the mesh: 'devices'"),
+        ({"tokens": ["devices"]}, "tokens is ['devices']; expected an axis of the mesh: 'devices'"),
+        ({"tokens": "devices", "heads": "devices"}, "heads is 'devices'; expected another axis than tokens"),
         ({"muon": "yes"}, "muon is 'yes'; expected True, False"),
+        ({"momentum": np.full((1, 2, 4, 2), 1.5)}, "momentum holds 1.5; expected momentum between 0 and 1"),
+        ({"mesh": None}, "mesh is None; expected a jax.sharding.Mesh"),
+        ({"weights": None}, "weights is None; expected SwiGLU(gate, up, out)"),
     ],
 )
 def test_bad_input_is_named(changed, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        sharded(*arguments(), mesh=ONE, **changed)
+        sharded(**dict(zip(("q", "k", "v", "lr", "weights"), arguments(), strict=True), mesh=ONE) | changed)
+
+
+@pytest.mark.parametrize("some", [np.s_[:, :0], np.s_[:, :, :0]])
+def test_no_tokens_are_refused(some):
+    """XLA kills Python where it is to split them over two devices."""
+    *tokens, W = arguments()
+    with pytest.raises(ValueError, match=r"q has shape .*; expected at least one chunk of one token"):
+        sharded(*(x[some] for x in tokens), W, mesh=ONE)
+
+
+def test_what_lies_on_other_hosts_is_not_looked_at():
+    door.require("momentum", SimpleNamespace(is_fully_addressable=False), lambda m: m > 0, "a value that is here")
 
 
 def test_bad_rates_are_named():

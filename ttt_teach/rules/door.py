@@ -75,8 +75,8 @@ def _wanted(layouts: Sequence[str | None]) -> str:
 
 
 def known(x: ArrayLike) -> bool:
-    """Whether x has values now: under jit, vmap or grad there may be none to check."""
-    return not isinstance(x, jax.core.Tracer)
+    """Whether x has values here and now: not under jit, vmap or grad, nor if a part of it lies on other hosts."""
+    return not isinstance(x, jax.core.Tracer) and getattr(x, "is_fully_addressable", True)
 
 
 def require(name: str, x: Array | None, holds: Callable[[np.ndarray], np.ndarray], expected: str) -> None:
