@@ -31,11 +31,11 @@ def test_clips_counts_chunks_and_places():
     redone = np.array([[False, True], [False, True], [False, False], [False, False]])
     scales = np.array([[1.0, 1.2], [1.0, 1.5]])
     picture = pictures.clips(np.array([0, 8]), scales, redone, (0.5, 1.5), 0.3, "one head, 2 channels")
-    assert "2 of 8 chunks had to be done again, 25.0 %; in 50 % of the places some head had to" in picture.words
+    assert "2 of 8 chunks had to be done again, 25.0 %; at 50 % of the positions some head had to" in picture.words
     assert "ends at 1.500" in picture.words
 
 
-@pytest.mark.parametrize("floor, says", [(0.5, "on the lower bound by token 32"), (0.7, "largest scale ends at 0.70")])
+@pytest.mark.parametrize("floor, says", [(0.5, "on the lower bound at token 32"), (0.7, "largest scale ends at 0.70")])
 def test_forgetting_says_when_all_lie_on_the_bound(floor, says):
     tokens, high = np.array([0, 32, 64]), np.array([1.0, floor, floor])
     shares = np.array([0.0, 0.25])
@@ -56,7 +56,10 @@ def test_cost_adds_up():
     parts = {"products": np.array([60.0, 100.0]), "triangle": np.array([1.0, 50.0]), "sweep": np.array([39.0, 50.0])}
     picture = pictures.cost(np.array([1, 64]), parts, 64, 32, 96)
     assert drawn(picture, "all") == pytest.approx(np.array([(1, 100), (64, 200)]))
-    assert "200 FLOPs a token (products 50.0 %, triangle 25.0 %, sweep 25.0 %), and 96 calls" in picture.words
+    assert (
+        "200 FLOPs a token (products 50.0 %, triangle 25.0 %, sweep 25.0 %), and the sweep of 2048 tokens has 96 calls"
+        in picture.words
+    )
 
 
 def test_times_draws_what_was_measured():

@@ -62,7 +62,7 @@ def clips(tokens, scales, redone, bounds, eta, says) -> Picture:
     together = redone.any(0).mean()
     words = (
         f"eta = {eta:g}, upper bound {bounds[1]:g}: {redone.sum()} of {redone.size} chunks had to be done again, "
-        f"{100 * redone.mean():.1f} %; in {100 * together:.0f} % of the places some head had to; "
+        f"{100 * redone.mean():.1f} %; at {100 * together:.0f} % of the positions some head had to; "
         f"the largest scale drawn ends at {scales[:, -1].max():.3f}."
     )
     return Picture(fig, words, "F11b")
@@ -85,7 +85,7 @@ def forgetting(tokens, low, middle, high, retentions, shares, retention) -> Pict
     fig.subplots_adjust(bottom=0.22, wspace=0.35)
     bottom = tokens[np.argmax(high <= 0.5)] if (high <= 0.5).any() else None
     when = (
-        f"every scale is on the lower bound by token {bottom}"
+        f"every scale is on the lower bound at token {bottom}"
         if bottom
         else f"the largest scale ends at {high[-1]:.2f}"
     )
@@ -99,7 +99,7 @@ def two_updates(reads, aware, blind, beta, blocks, ratios) -> Picture:
     reads ``[N]``: <d, s>; aware, blind ``[N]``: the factor of s; blocks ``[M]``: first tokens; ratios: name -> ``[M]``.
     """
     fig, (left, right) = figure_axes(1, 2)
-    opposite = aware * blind < 0
+    opposite = aware * blind <= 0
     left.fill_between(reads, -1.2, 1.2, where=opposite, color="0.9", lw=0)
     left.axhline(0, color="0.6", lw=0.8, ls="-")
     left.plot(reads, aware, "-", color=BLUE, label="beta-aware")
@@ -127,12 +127,12 @@ def cost(chunks, parts, chunk, width, calls) -> Picture:
     ax.plot(chunk, total[i], "o", color=COLORS["black"], ms=8)
     ax.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set(xlabel="tokens in a chunk", ylabel="FLOPs a token", ylim=(1, 3e6))
+    ax.set(xlabel="tokens in a chunk", ylabel="FLOPs a token", ylim=(0.5, 3e6))
     legend_above(ax, 4)
     shares = ", ".join(f"{name} {100 * flops[i] / total[i]:.1f} %" for name, flops in parts.items())
     words = (
-        f"C = {chunk}, width {width}: {total[i]:,.0f} FLOPs a token ({shares}), and {calls:,} calls in a row "
-        "for 2048 tokens."
+        f"C = {chunk}, width {width}: {total[i]:,.0f} FLOPs a token ({shares}), and the sweep of 2048 "
+        f"tokens has {calls:,} calls in a row."
     )
     return Picture(fig, words, "F11e")
 
