@@ -281,7 +281,7 @@ def test_bad_arguments():
     for message, call in {
         "x has shape [2, 10, 5]; expected [B, T, 6]": lambda: shapes("muon", inputs()[..., :5]),
         "expected WindowedState": lambda: shapes("muon", inputs(), state.memory),
-        "state has keys of shape [2, 3, 2, 4]; expected [1, S, 2, 4]": lambda: shapes("muon", inputs()[:1], state),
+        "state has keys of shape [2, 3, 2, 4]; expected [1, 3, 2, 4]": lambda: shapes("muon", inputs()[:1], state),
         "momentum is None": lambda: shapes("plain", inputs(), state),
     }.items():
         with pytest.raises(ValueError) as error:

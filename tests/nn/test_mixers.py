@@ -108,7 +108,7 @@ def test_state_does_not_grow(name):
         x = jax.ShapeDtypeStruct((2, T, D), jnp.float64)
         return [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(mixer(name), x)[1])]
 
-    assert (sizes(5) == sizes(50)) == (name != "attention")
+    assert (sizes(0) == sizes(5) == sizes(50)) == (name != "attention")
 
 
 @each_mixer
@@ -214,8 +214,10 @@ def test_signed_gates():
     assert jnp.exp(shut.gates(inputs())[1]).max() < 1e-6
 
 
-def test_signed_gates_decode_in_a_scan_from_before_the_first_token():
-    m, x = mixer("signed deltanet"), inputs()
+@pytest.mark.parametrize("name", ["signed deltanet", "lact", "window"])
+def test_decoding_in_a_scan_from_before_the_first_token(name):
+    """The state of no token has all that the state of many has, in the same shapes."""
+    m, x = mixer(name), inputs()
     start = m(x[:, :0])[1]
 
     def step(state, token):
@@ -225,7 +227,15 @@ def test_signed_gates_decode_in_a_scan_from_before_the_first_token():
     end, y = jax.jit(functools.partial(jax.lax.scan, step))(start, x.swapaxes(0, 1))
     want, last = m(x)
     check_close("y", y.swapaxes(0, 1), want, 1e-12)
-    check_close("sign", end.sign, last.sign, 0)
+    for found, wanted in zip(jax.tree.leaves(end), jax.tree.leaves(last), strict=True):
+        check_close("state", found, wanted, 1e-12)
+
+
+def test_the_cache_of_another_window_is_refused():
+    for window in (2, 4):
+        other = nn.Attention(D, H, head_dim=K, window=window, key=jax.random.key(0))
+        with pytest.raises(ValueError, match=rf"state has keys of shape .*; expected \[2, {window - 1}, {H}, {K}\]"):
+            other(inputs(), whole(mixer("window"), inputs())[1])
 
 
 def test_the_sign_that_the_curvature_does_not_take():

@@ -16,7 +16,10 @@ BASE = 10_000.0  # channel pair j of K / 2 turns by BASE^(-2 j / K) radians a to
 
 
 class AttentionState(NamedTuple):
-    """A cache: keys, already turned, and values of all tokens so far, or of the last window - 1."""
+    """A cache: keys, already turned, and values of all tokens so far; with a window of window - 1 tokens, the last.
+
+    Those before the first token are zeros, and are not seen: the state of a window has one size from the start.
+    """
 
     k: Float[Array, "B S H K"]
     v: Float[Array, "B S H V"]
@@ -63,21 +66,24 @@ def cached(
 ) -> tuple[Float[Array, "B T H V"], AttentionState]:
     """Attention with rotary positions that goes on from a cache, and the cache after it."""
     check_state(state, AttentionState)
-    if state is not None and state.k.shape != (len(k), state.k.shape[1], *k.shape[2:]):
-        B, _, H, K = k.shape
-        raise ValueError(f"state has keys of shape {list(state.k.shape)}; expected [{B}, S, {H}, {K}]")
-    if state is not None and window is None:
-        held = state.k.shape[1]
-        require("state.position", state.position, lambda n: n == held, f"{held}: without a window all tokens are kept")
-    position = jnp.zeros((), jnp.int32) if state is None else state.position
-    q, k = rotate(q, position), rotate(k, position)
+    B, T, H, K = k.shape
     if state is None:
-        o = attention(q, k, v, window=window)
+        position = jnp.zeros((), jnp.int32)
+        before = [jnp.zeros((B, 0 if window is None else window - 1, *y.shape[2:]), y.dtype) for y in (k, v)]
     else:
-        k, v = jnp.concatenate([state.k, k], axis=1), jnp.concatenate([state.v, v], axis=1)
-        o = attend(q, k, v, window)
-    kept = k.shape[1] if window is None else min(window - 1, k.shape[1])
-    return o, AttentionState(*(y[:, y.shape[1] - kept :] for y in (k, v)), position + q.shape[1])
+        position = state.position
+        before = [y.astype(v.dtype) for y in state[:2]]
+        held = state.k.shape[1]
+        kept = held if window is None else window - 1
+        if state.k.shape != (B, kept, H, K):
+            raise ValueError(f"state has keys of shape {list(state.k.shape)}; expected {[B, kept, H, K]}")
+        if window is None:
+            expected = f"{held}: without a window all tokens are kept"
+            require("state.position", position, lambda n: n == held, expected)
+    q, k = rotate(q, position), rotate(k, position)
+    read = [jnp.concatenate(pair, axis=1) for pair in zip(before, (k, v), strict=True)]
+    o = attention(q, k, v, window=window) if state is None else attend(q, *read, window, position)
+    return o, AttentionState(*(y if window is None else y[:, T:] for y in read), position + T)
 
 
 def rotate(x: Float[Array, "B T H K"], position: Int[Array, ""]) -> Float[Array, "B T H K"]:
@@ -92,12 +98,20 @@ def rotate(x: Float[Array, "B T H K"], position: Int[Array, ""]) -> Float[Array,
 
 
 def attend(
-    q: Float[Array, "B T H K"], k: Float[Array, "B S H K"], v: Float[Array, "B S H V"], window: int | None
+    q: Float[Array, "B T H K"],
+    k: Float[Array, "B S H K"],
+    v: Float[Array, "B S H V"],
+    window: int | None,
+    position: Int[Array, ""],
 ) -> Float[Array, "B T H V"]:
-    """Softmax attention of the last T of S tokens."""
+    """Softmax attention of the last T of S tokens, the first of these T at ``position``."""
     T, S = q.shape[1], k.shape[1]
     back = (jnp.arange(T) + S - T)[:, None] - jnp.arange(S)[None]
-    seen = (back >= 0) & (back < (S if window is None else window))
+    seen = (
+        (back >= 0)
+        & (back < (S if window is None else window))
+        & (jnp.arange(S, dtype=position.dtype) >= S - T - position)[None]
+    )
     scores = jnp.einsum("bthk,bshk->bhts", wide(q), wide(k)) * q.shape[-1] ** -0.5
     weights = jax.nn.softmax(jnp.where(seen[None, None], scores, -jnp.inf), axis=-1)
     return jnp.einsum("bhts,bshv->bthv", weights, wide(v)).astype(v.dtype)
