@@ -310,3 +310,36 @@ def test_a_program_that_calls_back_calls_its_own_function():
     told("first")
     told("second")
     assert heard == ["first", "second"]
+
+
+def test_a_class_that_is_defined_again_is_trained_again():
+    """As in a cell that is run twice: the program is the same, the kind of model is another."""
+    for _ in range(2):
+
+        class Again(eqx.Module):
+            w: jax.Array
+
+        model, _ = fit(
+            Again(jnp.zeros(2)), lambda m, b: jnp.sum((m.w - b) ** 2), lambda n: n.astype(float), optax.sgd(0.1), 2
+        )
+        assert type(model) is Again
+
+
+def test_numpy_weights_and_an_optimiser_with_a_key(tmp_path):
+    def run(checkpoint=None):
+        optimiser = loose(optax.noisy_sgd(0.1, key=jax.random.key(0)))
+        return fit(
+            {"w": np.zeros(3)},
+            lambda m, b: jnp.sum((m["w"] - b) ** 2),
+            float_step,
+            optimiser,
+            4,
+            block=2,
+            checkpoint=checkpoint,
+        )
+
+    def float_step(n):
+        return n.astype(float)
+
+    same(run(), run(tmp_path / "run"))
+    same(run(), run(tmp_path / "run"))

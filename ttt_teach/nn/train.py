@@ -63,6 +63,7 @@ def fit(
     """
     steps, block = count("steps", steps), count("block", block)
     params, rest = eqx.partition(model, eqx.is_inexact_array)
+    params = jax.tree.map(jnp.asarray, params)
     if not jax.tree.leaves(params):
         raise ValueError("model holds no float arrays; expected some to train")
 
@@ -120,13 +121,13 @@ _COMPILED: dict[tuple, jax.stages.Compiled] = {}
 
 
 def _compiled(program: jax.stages.Lowered, text: str, params: PyTree) -> jax.stages.Compiled:
-    """The program, compiled once for each text and device: a run that goes on, or a cell run again, compiles nothing.
+    """The program, compiled once for each text, kind of model and device: a run that goes on compiles nothing.
 
     Not one that calls back into Python: its text does not say whom it calls.
     """
     if "callback" in text:
         return program.compile()
-    key = _digest(text), frozenset().union(*(x.devices() for x in jax.tree.leaves(params)))
+    key = _digest(text), program.in_tree, frozenset().union(*(x.devices() for x in jax.tree.leaves(params)))
     if key not in _COMPILED:
         _COMPILED[key] = program.compile()
     return _COMPILED[key]
@@ -155,7 +156,8 @@ class _Run:
             if other := [mark for mark in self.marks if found.get(mark) != self.marks[mark]]:
                 raise ValueError(f"checkpoint {self.path} is of another run: {_DIFFERS[other[0]]}; name another file")
             try:
-                return eqx.tree_deserialise_leaves(file, (arrays, np.zeros(done, dtype)))
+                found, losses = eqx.tree_deserialise_leaves(file, (_numbers(arrays), np.zeros(done, dtype)))
+                return _keys(found, arrays), losses
             except Exception as problem:  # whatever a damaged file makes numpy raise
                 raise ValueError(f"checkpoint {self.path} is damaged; expected a file of fit ({problem})") from None
 
@@ -170,7 +172,7 @@ class _Run:
             raise ValueError(f"checkpoint is {self.path}; expected a path that can be written ({problem})") from None
         with file:
             file.write(json.dumps({"marks": self.marks, "steps": len(losses)}).encode() + b"\n")
-            eqx.tree_serialise_leaves(file, (arrays, losses))
+            eqx.tree_serialise_leaves(file, (_numbers(arrays), losses))
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.path)
@@ -189,7 +191,25 @@ def _shapes(arrays: PyTree) -> str:
 
 
 def _values(arrays: PyTree) -> str:
-    return _digest(*(np.asarray(x).tobytes() for x in jax.tree.leaves(arrays)))
+    return _digest(*(np.asarray(x).tobytes() for x in jax.tree.leaves(_numbers(arrays))))
+
+
+def _numbers(arrays: PyTree) -> PyTree:
+    """Random keys, which an optimiser that adds noise keeps, as the numbers that a file can hold."""
+    return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, arrays)
+
+
+def _keys(numbers: PyTree, like: PyTree) -> PyTree:
+    """Back again, where ``like`` has a key."""
+
+    def key(x, old):
+        return jax.random.wrap_key_data(x, impl=jax.random.key_impl(old)) if _is_key(old) else x
+
+    return jax.tree.map(key, numbers, like)
+
+
+def _is_key(x: Array) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _digest(*parts: str | bytes) -> str:
