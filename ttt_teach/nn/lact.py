@@ -90,7 +90,8 @@ class LaCT(eqx.Module):
 
     ``mixer(x [B, T, dim], state=None) -> (y [B, T, dim], state)``: x in the dtype of the parameters; memory, rates
     and gates in float32, or float64 if they are. Any T, 0 too, and any split gives the same: the state has the
-    window's cache and the unfinished chunk. ValueErrors name the argument.
+    window's cache and the unfinished chunk. (The state of a layer with another chunk is refused only where its count is
+    too large and known.) ValueErrors name the argument.
     """
 
     project: Linear
@@ -135,7 +136,7 @@ class LaCT(eqx.Module):
             )
         if not isinstance(momentum, bool):
             raise ValueError(f"momentum is {momentum!r}; expected True or False")
-        if not 0 < rate < float("inf"):
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < float("inf"):
             raise ValueError(f"rate is {rate!r}; expected a positive number")
         keys = jax.random.split(key, 8)
         self.project = Linear(dim, 3 * width, key=keys[0])

@@ -99,8 +99,9 @@ class OSDN(FastWeights):
         if forget == "channel":
             self.forget_gate = _per_channel(self.forget_gate, head_dim, for_channels)
         self.retention_gate = _retention_gate(dim, heads, for_retention) if retention else None
-        self.d0 = None if start == "ones" else jnp.ones((heads, head_dim))
         learner(step_size, bounds, EPS, jnp.float32)  # complains
+        within = min(max(1.0, bounds[0]), bounds[1])  # a start outside would have no slope
+        self.d0 = None if start == "ones" else jnp.full((heads, head_dim), within)
         self.forget, self.start, self.beta_aware = forget, start, beta_aware
         self.step_size, self.bounds = float(step_size), (float(bounds[0]), float(bounds[1]))
 
