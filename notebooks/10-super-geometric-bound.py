@@ -25,8 +25,8 @@
 #
 # OSDN (arXiv 2605.13473v1) is a delta rule that learns, channel by channel, how strongly to write. It comes with two theorems, which we know through a reading that quotes them; the paper's proofs (App. D) may say more.
 # Both turn a bound on the *regret* of the learner, how much worse it does than the best fixed choice, into a bound on a product of ratios.
-# If the regret grows more slowly than $T$ (and, in the first, some scale fits), the product falls faster than any $\gamma^T$ with $\gamma>0$: *super-geometrically*.
-# This notebook proves both, line by line, and executes every line. Then it asks of each: what does it control, what does it not, and how many tokens does it need before it says something new?
+# If the regret grows more slowly than $T$ (and, in the one that we prove first, one fixed scale fits every token), the product falls faster than any $\gamma^T$ with $\gamma>0$: *super-geometrically*.
+# This notebook proves both, line by line, and runs what it derives. Then it asks what each controls and what not, and how many tokens the first needs before it says something new.
 #
 # | | |
 # |---|---|
@@ -72,7 +72,7 @@ T, K, V = 512, 32, 4
 LO, HI = 0.5, 2.0
 
 # %% [markdown]
-# Four streams of 512 unit keys of width 32 serve all sections: from all directions (*isotropic*), one channel each (*one-hot*), eight isotropic keys again and again (*repeated*), and the keys of a real head (*real*: MiniLM-L6, layer 4, head 1, on English text).
+# Four streams of 512 unit keys of width 32 serve most sections: from all directions (*isotropic*), one channel each (*one-hot*), eight isotropic keys again and again (*repeated*), and the keys of a real head (*real*: MiniLM-L6, layer 4, head 1, on English text).
 # And five kinds of gates: constant; between 0.5 and 1, as a mean over the channels of the key (*by key*) or drawn without looking at it (*by chance*); and two that stay below one half.
 
 # %%
@@ -203,7 +203,7 @@ claim(
 #
 # $$ \prod_{t\le T}q_t \;\le\; \Bigl(2\varepsilon_T+\frac{2R_T}T\Bigr)^T . \tag{E10.7} $$
 #
-# This is Theorem 5.2 of the paper. Now execute the lines.
+# This is Theorem 5.2 of the paper.
 
 # %%
 d_now, d_best = learn(k, beta, 1.0)[:-1], theory.best_scale(k, beta)
@@ -275,7 +275,7 @@ claim(
 )
 
 # %% [markdown]
-# **What have we proved?** Look at line 1 again: *the comparator has cancelled* [C10.3]. With the regret that is measured, the right side of E10.7 is the mean of the $q_t$, whatever $d$ one compares with. Then the theorem is the inequality of geometric and arithmetic mean, no more. It becomes a statement about *learning* only when $R_T$ is replaced by something known beforehand. That is section 3.
+# **What have we proved?** Look at line 1 again: *the comparator has cancelled* [C10.3]. With the regret that is measured, the base in E10.7 is the mean of the $q_t$, whatever $d$ one compares with: the inequality of geometric and arithmetic mean, no more. It becomes a statement about *learning* only when $R_T$ is replaced by something known beforehand. That is section 3.
 #
 # **What was used?** Unit keys, once: in E10.3. No bound on $d$, no sign, no memory, no value. And unit keys are needed. Take one key of length 2 again and again, with a fixed scale: $n=4$, $d$ constant with $\beta\langle d,s\rangle=\alpha$. Then $q_t=(1-\alpha)^2$, while $2h_t$ is a quarter of $q_t-1$. The best $d$ writes exactly, so $\varepsilon_T=0$, and the printed bound says $\bigl(\frac14(1-\alpha)^2\bigr)^T$: too small by $4^T$.
 
@@ -382,7 +382,7 @@ claim(
 #
 # ## 4 · A fixed step: what can be promised for the rule that runs
 #
-# The paper runs with $\eta=0.003$, whatever the length, and derives no bound for a fixed step. It is worth doing, since the rule is better than E10.12 says. In E10.12 we used $q_t\le1$. But the slope is *small where the rule is good*, $\lVert g_t\rVert^2=c_tq_t$, and that was thrown away.
+# The paper runs with $\eta=0.003$, whatever the length, and derives no bound for a fixed step. E10.12 used $q_t\le1$. But the slope is *small where the rule is good*, $\lVert g_t\rVert^2=c_tq_t$, and that was thrown away.
 #
 # Let $d$ be fixed and $r_t^\star=1-\beta_t\langle d,s_t\rangle$ what it leaves. For unit keys
 #
@@ -407,7 +407,7 @@ claim(
 # $$ \sum_{t\le T}q_t\;\le\;\frac{\Delta^2}{\eta\,(2-\eta c)}\quad\text{for every }T, \qquad
 #    \prod_{t\le T}q_t\;\le\;\Bigl(\frac{\Delta^2}{\eta\,(2-\eta c)\,T}\Bigr)^T . \tag{E10.17} $$
 #
-# The sum of all ratios *stays bounded for ever*. The rate is $(O(1)/T)^T$ with any fixed step below $2/c$: the square of the factor in E10.12, and no knowledge of $T$ needed.
+# The sum of all ratios *stays bounded for ever*. The rate is $(O(1)/T)^T$ with any fixed step below $2/c$: up to a constant the square of the factor in E10.12, and no knowledge of $T$ needed.
 #
 # **And the truth?** Repeat one key with one gate. Inside the box $d_{t+1}=d_t+\eta\beta r_ts$, so
 #
@@ -416,7 +416,7 @@ claim(
 #
 # The exponent is a *square* of $T$. Bounds of the form $(C/T)^T=\mathrm e^{-T(\log T-\log C)}$ are far above such a run.
 #
-# E10.16 holds for every $d$. The code takes, of 51 on the straight way from $d_1$ to the best one, that which promises most.
+# Of 51 comparators on the straight way from $d_1$ to the best one, the code takes the one that promises most.
 
 # %%
 n = np.arange(1, T + 1)
@@ -491,7 +491,7 @@ claim(
 #
 # $$ \frac{K(1-\beta)^2}{\beta^2\,\eta\,(2-\eta c)\,T}<(1-\beta)^2 \qquad\Longleftrightarrow\qquad T>\frac{K}{\beta^2\,\eta\,(2-\eta c)} . \tag{E10.19} $$
 #
-# With $c\le\beta^2$. A head of width 128, $\beta=\frac12$:
+# For unit keys $c=\beta^2\max_t\lVert s_t\rVert^2\le\beta^2$, so $c=\beta^2$ gives the latest token. A head of width 128, $\beta=\frac12$, whatever its keys ("knows T": the step $\Delta/\sqrt{cT}$ of E10.12):
 
 
 # %%
@@ -515,7 +515,7 @@ print(f"r falls to {fallen:.4f} of the first; e^(-4095 / {1 / slow:,.0f}) = {np.
 # %% tags=["nbval-check-output"]
 claim(
     "C10.12",
-    "width 128, gate 0.5, best fixed scale: below the plain rule from token 85,366 on at the paper's step, 293 at eta 1, 2,049 with a step that knows T",
+    "width 128, gate 0.5, best fixed scale, any unit keys: below the plain rule from token 85,366 on at the paper's step, 293 at eta 1, 2,049 with a step that knows T",
     source="E10.17 and E10.12 with c = 0.25, evaluated at every length; sum of the three distances",
     error=abs(first["0.003"] - 85_366) + abs(first["1"] - 293) + abs(first["knows T"] - 2_049),
     tol=0,
@@ -532,7 +532,7 @@ claim(
 #
 # $$ T\;>\;\frac{cK}{\beta^2}=K\max_t\lVert s_t\rVert^2 . \tag{E10.20} $$
 #
-# The step cancels. Two things were assumed. $r^\star=(1-\beta)(1-\eta c)\ge0$ needs $\eta c\le1$, and $d$ in the box needs $z\le1$: for $\beta\ge\frac12$ this follows, for smaller gates it is $\eta c\le\beta/(1-\beta)$. So with any such step and *any* constant gate below 1, some comparator promises more than the plain rule from token $K+1$ on at the latest. How much more?
+# The step cancels. Two things were assumed. $r^\star=(1-\beta)(1-\eta c)\ge0$ needs $\eta c\le1$, and $d$ in the box needs $z\le1$: for $\beta\ge\frac12$ this follows, for smaller gates it is $\eta c\le\beta/(1-\beta)$. So with any such step and *any* constant gate below 1, some comparator promises more than the plain rule from token $K+1$ on at the latest, and sooner if the keys are spread over many channels. How much more?
 
 # %%
 SHIFTS = np.append(0, np.geomspace(1e-6, 1, 4000))
@@ -544,28 +544,30 @@ def nearest(beta, eta, tokens, c):
     return np.exp(theory.log_fixed_step_bound(gaps, distances, eta, tokens, c).min() / tokens)
 
 
-def first_near(beta, eta):
-    return next(n for n in range(1, 200) if nearest(beta, eta, n, beta**2) < (1 - beta) ** 2)
+def first_near(beta, eta, c):
+    return next(n for n in range(1, 200) if nearest(beta, eta, n, c) < (1 - beta) ** 2)
 
 
-near = {(beta, eta): first_near(beta, eta) for beta in (0.5, 0.4) for eta in (0.003, 1.0)}
-print("gate 0.5: bound and comparator     step        below the plain rule from token")
+c_wide = 0.25 * np.max(np.sum(wide**4, -1))
+near = {(beta, eta): first_near(beta, eta, beta**2) for beta in (0.5, 0.4) for eta in (0.003, 1.0)}
+spread = [first_near(0.5, eta, c_wide) for eta in (0.003, 1.0)]
+print("gate 0.5, any keys: bound, comparator step        below the plain rule from token")
 print(f"E10.12, best fixed scale           knows T     {first['knows T']:>7,}")
 print(f"E10.17, best fixed scale           0.003       {first['0.003']:>7,}")
 print(f"E10.17, best fixed scale           1           {first['1']:>7,}")
 print(f"E10.16, best of (1 + z) 1          0.003 or 1  {near[0.5, 0.003]:>7,}")
 print(f"There, at eta 0.003, it is {nearest(0.5, 0.003, near[0.5, 0.003], 0.25):.7f} in place of 0.25.")
 
-c_wide = 0.25 * np.max(np.sum(wide**4, -1))
 gains = 0.25 - nearest(0.5, 0.003, 4096, c_wide), 0.25 - gained.mean()
-print(f"4096 tokens: {gains[0]:.5f} below the plain rule promised ({gains[0] / 0.25:.1%}), {gains[1]:.5f} measured")
+print(f"Isotropic keys: already from token {spread[0]} on (eta 0.003) and {spread[1]} (eta 1);")
+print(f"4096 of them, eta 0.003: {gains[0]:.5f} less promised ({gains[0] / 0.25:.1%}), {gains[1]:.5f} measured")
 
 # %% tags=["nbval-check-output"]
 claim(
     "C10.30",
-    "with the best of the comparators (1 + z) 1, the bound gets below the plain rule at token 129: gates 0.5 and 0.4, eta 0.003 and 1",
-    source="E10.20 with K = 128, c = beta^2; E10.16 at 4001 comparators and every length from 1; largest distance",
-    error=max(abs(tokens - 129) for tokens in near.values()),
+    "with the best of the comparators (1 + z) 1, the bound gets below the plain rule by token 129 for any unit keys, by 7 for 4096 isotropic ones",
+    source="E10.20, K = 128, eta 0.003 and 1: c = beta^2 for gates 0.5 and 0.4, isotropic c for 0.5; every length from 1; largest distance",
+    error=max(*(abs(x - 129) for x in near.values()), *(abs(x - 7) for x in spread)),
     tol=0,
 )
 claim(
@@ -577,7 +579,7 @@ claim(
 )
 
 # %% [markdown]
-# The bound is good: in a segment it promises 0.00588 less than the plain rule, and the run gains 0.00590 [C10.31]. And it is small: 2.4 per cent of the ratio, and at token 129 next to nothing. If a trained model shows much smaller ratios than its baseline, concentrated keys or other gates could be among the reasons; the theorem does not say.
+# The bound is good: in a segment of isotropic keys it promises 0.00588 less than the plain rule, and the run gains 0.00590 [C10.31]. And the gain is small: 2.4 per cent of the ratio, and at token 129 next to nothing. Much smaller ratios in a trained model need another reason, perhaps concentrated keys or other gates.
 #
 # Drag $\eta$ and the keys ([F10a](#F10a)); the gate is 0.6. Straight on the left, or level on the right, is *geometric*. *Super-geometric* is what bends down on the left for ever, or falls on the right: a slope of $-\frac12$ is E10.12 (pink; of other runs, with a step made for each $T$), $-1$ is E10.17, to which the orange line tends. Between blue and dashed green lies all that E10.6 gives away.
 
@@ -608,7 +610,7 @@ explore(
 )
 
 # %% [markdown]
-# On one-hot keys with one gate that is not below one half, each channel is a stream of its own: by E10.18 it pays in the end $(1-\beta)^2(1+\kappa^2+\kappa^4+\dots)=(1-\beta)^2/\bigl(\eta\beta^2(2-\eta\beta^2)\bigr)$, and $K$ of them are all that E10.17 allows.
+# On one-hot keys with one gate that is not below one half, each channel is a stream of its own: while the box does not clip it ($\eta\beta^2\le1$ is enough), it pays by E10.18 in the end $(1-\beta)^2(1+\kappa^2+\kappa^4+\dots)=(1-\beta)^2/\bigl(\eta\beta^2(2-\eta\beta^2)\bigr)$, and $K$ of them are all that E10.17 allows.
 #
 # > **Takeaway.** With a scale that fits, any fixed step below $2/c$ keeps $\sum_tq_t$ bounded for ever; so the bound is $(C/T)^T$, and the runs shown are faster still. But $C$ grows with $K/\eta$, and a context is finite: within it, a nearer comparator is what counts.
 #
@@ -743,7 +745,7 @@ check("10.3", best_step_solution, test_best_step)
 #
 # $$ a_t\le2\beta_t, \qquad \beta_t<\tfrac12\;\Longrightarrow\; q_t\ge(1-2\beta_t)^2>0 , \tag{E10.21} $$
 #
-# for *any* way to choose $d_t$ in the box, and $2\varepsilon_T\ge\frac1T\sum_t\max(0,1-2\beta_t)^2$. The plain rule has $(1-\beta_t)^2$. With a constant gate below one half the product is caught between these two geometric sequences: since $r_t>0$, $d$ only grows, so the rule is never behind the plain one (and the bound can say so [C10.30]). Equality needs $d=2$ in all channels in use. (Without unit keys this is not so: at $n=1.44$ and $\beta=0.4$, $d=1.736$ writes exactly [X10.1].)
+# for *any* way to choose $d_t$ in the box, and $2\varepsilon_T\ge\frac1T\sum_t\max(0,1-2\beta_t)^2$. The plain rule has $(1-\beta_t)^2$. With a constant gate below one half the product is caught between these two geometric sequences: since $r_t>0$, $d$ only grows, so the rule is never behind the plain one. Equality needs $d=2$ in all channels in use. (Without unit keys this is not so: at $n=1.44$ and $\beta=0.4$, $d=1.736$ writes exactly [X10.1].)
 #
 # **One key, many gates.** The scale sees the key and not the gate. If a key comes back with another gate, one $d$ cannot serve both. Let $b_1$ and $b_2$ be the means of $\beta_t$ and $\beta_t^2$. A scale that is the same number $x$ in all channels has $a_t=\beta_tx$ for *every* unit key, so its mean ratio is $1-2xb_1+x^2b_2$, least at $x=b_1/b_2\ge1$ (if that is at most 2):
 #
@@ -751,7 +753,7 @@ check("10.3", best_step_solution, test_best_step)
 #
 # with equality for a single key, where every $d$ acts through the one number $\langle d,s\rangle$.
 #
-# So a *single number* $x$ already does all this. What do $K$ channels add? They help as far as $1/\beta_t$ follows a linear function of $s_t$, which is then $\langle d,s_t\rangle$. ("By key" it is $\beta_t$ that is linear in $s_t$: on one-hot keys this is the same, on dense keys almost.) What they gain on gates by chance is hindsight: $K$ numbers fitted to $T$ tokens take off a share of about $K/T$, 6 per cent in the table, and on tokens that were not fitted they lose [C10.32].
+# What do $K$ channels add to this single number? They help as far as $1/\beta_t$ follows a linear function of $s_t$, which is then $\langle d,s_t\rangle$. ("By key", $\beta_t$ is linear in $s_t$: on one-hot keys the same, on dense keys almost.) What they gain on gates by chance is hindsight: $K$ numbers fitted to $T$ tokens take off a share of about $K/T$ or 6 per cent (4 and 8 in the table), and on tokens that were not fitted they lose [C10.32].
 
 
 # %%
@@ -879,7 +881,7 @@ print(f"real keys, the same gates in random order: best fixed scale {in_disorder
 # %% tags=["nbval-check-output"]
 claim(
     "C10.17",
-    "gates that switch once from 0.5 to 1: the rule leaves less than half of what the best fixed scale leaves",
+    "gates that switch once from 0.5 to 1: the rule leaves less than half of what the best fixed scale leaves, on three of four kinds of keys",
     source="E10.4; mean ratios on isotropic, repeated and real keys at eta 3 over 2 epsilon; largest quotient",
     error=max(quotients[keys] for keys in ("isotropic", "repeated", "real")),
     tol=0.5,
@@ -901,12 +903,12 @@ def draw_gates(gates, keys):
 explore(draw_gates, gates=tuple(GATES), keys=tuple(KEYS), start={"gates": "0.5 to 1 by chance", "keys": "real"})
 
 # %% [markdown]
-# > **Takeaway.** One $d$ fits only if $1/\beta_t$ is a linear function of the squared key, and no gate is below one half. Elsewhere what can be promised is geometric.
+# > **Takeaway.** One $d$ fits only if $1/\beta_t$ is a linear function of the squared key, and no gate is below one half. Where the gap stays above zero, what can be promised is geometric.
 
 # %% [markdown]
 # ## 6 · The population theorem
 #
-# The paper's other theorem is about one loss, the mean over all pairs, $f=\mathbb E f_t$. Let $\Sigma=\mathbb E\,kk^\top$, and $S_\star$ a minimiser. The gradient of $\frac12\lVert v-S^\top k\rVert^2$ is $k\,(S^\top k-v)^\top$, with mean $\Sigma S-\mathbb E\,kv^\top$. It vanishes at $S_\star$, so $\mathbb E\,kv^\top=\Sigma S_\star$. A quadratic function is its value at the minimum plus its second-order part, so with $Z=S-S_\star$
+# The paper's other theorem is about one loss, the mean over all pairs, $f=\mathbb E f_t$. Let $\Sigma=\mathbb E\,kk^\top$, and $S_\star$ a minimiser, $f^\star=f(S_\star)$. The gradient of $\frac12\lVert v-S^\top k\rVert^2$ is $k\,(S^\top k-v)^\top$, with mean $\Sigma S-\mathbb E\,kv^\top$. It vanishes at $S_\star$, so $\mathbb E\,kv^\top=\Sigma S_\star$. A quadratic function is its value at the minimum plus its second-order part, so with $Z=S-S_\star$
 #
 # $$ \nabla f(S)=\Sigma Z, \qquad f(S)-f^\star=\tfrac12\operatorname{Tr}Z^\top\Sigma Z . \tag{E10.24} $$
 #
@@ -924,7 +926,7 @@ explore(draw_gates, gates=tuple(GATES), keys=tuple(KEYS), start={"gates": "0.5 t
 #
 # $$ f(S_{T+1})-f^\star\;\le\;\bigl(f(S_1)-f^\star\bigr)\Bigl(\frac{2L\,\mathcal R_T}T\Bigr)^T . \tag{E10.27} $$
 #
-# This is Theorem 5.1. There is no gap in it: the comparator is perfect, all that is missing is regret. The paper asks for *monotone* updates, $f(S_{t+1})\le f(S_t)$. No line above used that: E10.25 needs only "not higher than the trial point". We run a case that rises.
+# This is Theorem 5.1. There is no gap in it: the comparator is perfect, all that is missing is regret. The paper asks for *monotone* updates, $f(S_{t+1})\le f(S_t)$. No line above used that: E10.25 needs only "not higher than the trial point".
 #
 # **The regret, again bounded for ever.** Since $f$ is quadratic, $h_t(D)=\bigl(-\langle G_t,DG_t\rangle+\frac12\operatorname{Tr}\,(DG_t)^\top\Sigma DG_t\bigr)/\lVert G_t\rVert^2$. It depends on $G_t$ only through its direction, and its slope is $\nabla h_t(D)=-G^+G_t^\top/\lVert G_t\rVert^2$ with $G^+=\nabla f(S_t-DG_t)$, so $\lVert\nabla h_t(D_t)\rVert^2\le\lVert G^+\rVert^2/\lVert G_t\rVert^2\le2L\,\delta_t$, as in E10.26. All $h_t$ are parabolas with a minimum at $D_\star$, and for a parabola $\langle\nabla h_t(D),D-D_\star\rangle=2\,(h_t(D)-h_t(D_\star))$. Insert both in E10.9 (no box): $\lVert D_{t+1}-D_\star\rVert^2\le\lVert D_t-D_\star\rVert^2-4\eta\delta_t+2\eta^2L\delta_t$, and with $\eta=1/L$
 #
@@ -1050,7 +1052,7 @@ explore(draw_population, mix=MIXES, start={"mix": 0.5})
 # |---|---|---|
 # | what is multiplied | $f_t(S_t)/f_t(S_{t-1})$: a *different* loss in every factor | $(f(S_{t+1})-f^\star)/(f(S_t)-f^\star)$: one loss |
 # | does it telescope? | no | yes |
-# | which algorithm | the one that runs | full gradients of the mean loss, which no layer has |
+# | which algorithm | the one that runs; regret bounds only if $d$ learns by E10.8 (at 1.3B it does not) | full gradients of the mean loss, which no layer has |
 # | what is learned | a diagonal in a box | any matrix; for a diagonal one the regret may grow without end [C10.21] |
 # | comparator | the best fixed $d$ in the box; gap $\varepsilon_T$ | $\Sigma^\dagger$; no gap |
 # | gates, values, memory | gates only | the memory is what it is about |
@@ -1098,7 +1100,7 @@ claim(
 )
 
 # %% [markdown]
-# Note what the plain rule can do: **with unit keys and $\beta=1$, every $q_t$ is 0.** A perfect local ratio needs no preconditioner at all, and with correlated keys or changing targets it overwrites what was there. So a small ratio is not a goal by itself.
+# **With unit keys and $\beta=1$, every $q_t$ is 0.** A perfect local ratio needs no preconditioner at all, and with correlated keys or changing targets it overwrites what was there. A small ratio is no goal by itself.
 #
 # Drag the share ([F10d](#F10d)). The blue curve is what Theorem 5.2 bounds. The two others rise.
 
@@ -1151,13 +1153,13 @@ claim(
 #
 # ## 9 · Repeated keys: the case in which local is global
 #
-# Corollary D.8 of the paper has a case in which nothing happens between the factors that belong to one key. The reading that we have names its conditions in half a sentence (fixed targets, disjoint key supports, compatible blocks), so we derive it. Let there be $N$ unit keys, visited again and again in any order.
+# Corollary D.8 of the paper has a case in which nothing happens between the factors that belong to one key. The reading that we have names its conditions in half a sentence, so we derive it. Let there be $N$ unit keys, visited again and again in any order.
 #
 # 1. **Fixed targets**: key $i$ always comes with the same value.
 # 2. **Disjoint supports**: no channel is used by two keys. Then $k_j^\top(d\odot k_i)=\sum_\ell d_\ell k_{j,\ell}k_{i,\ell}=0$ for *every* $d$: a write of key $i$ does not change what key $j$ reads. Nor does it move $d$ in the channels of $j$.
-# 3. **Compatible gates**: one $d\in\mathcal D$ fits all visits. With 2 this can be looked at one key at a time: all visits of key $i$ have the same gate $\beta_i$, and $1/\beta_i\le2$.
+# 3. **Compatible gates** (it says "blocks"): one $d\in\mathcal D$ fits all visits. With 2 this can be looked at one key at a time: all visits of key $i$ have the same gate $\beta_i$, and $1/\beta_i\le2$.
 #
-# By 2, between two visits of key $i$ its loss does not change; by 1, it is the same loss. So now the product over the $m_i$ visits of one key telescopes, and E10.17 holds in its channels alone, with $\Delta_i^2=\sum_{\text{channels of }i}(1/\beta_i-1)^2$:
+# By 2, between two visits of key $i$ its loss does not change; by 1, it is the same loss. So now the product over the $m_i$ visits of one key telescopes, and E10.17 holds in its channels alone, with $\Delta_i^2=\sum_{\text{channels of }i}(1/\beta_i-1)^2$ and $c_i=\beta_i^2\lVert k_i\odot k_i\rVert^2$, for $\eta c_i<2$:
 #
 # $$ \frac{f_i(S_T)}{f_i(S_0)}=\prod_{\text{visits of }i}q_t\;\le\;\Bigl(\frac{\Delta_i^2}{\eta\,(2-\eta c_i)\,m_i}\Bigr)^{m_i} . \tag{E10.31} $$
 #
@@ -1255,7 +1257,7 @@ claim(
 )
 
 # %% [markdown]
-# Read the table by columns. **Flipping targets**: the local column does not notice, since no value enters it [C10.25]. **Overlap**: the local column is even better, and recall is far worse than it says, since every write disturbs its neighbours. **Orthogonal is not enough**: two keys at a right angle in the same channels are written at $d\odot k_i$, which is no longer at a right angle to $k_j$ once $d$ differs between the channels. The plain rule keeps them apart; but in both lines, as in all with fixed targets, it recalls less [C10.33].
+# **Flipping targets**: the local column does not notice, since no value enters it [C10.25]. **Overlap**: the local column is even better, and recall is far worse than it says, since every write disturbs its neighbours. **Orthogonal is not enough**: two keys at a right angle in the same channels are written at $d\odot k_i$, which is no longer at a right angle to $k_j$ once $d$ differs between the channels. The plain rule keeps them apart; but in both lines, as in all with fixed targets, it recalls less [C10.33].
 #
 # **Incompatible gates** (the same gates in another order) and **gates of 0.4** leave a gap: for both, what can be promised is geometric; for gates of 0.4 so is the run, with the rate 0.04 of E10.21 at best. **Short keys** act like small gates, $a\le2\beta n$. With all conditions the bound is below the plain rule after these 12 visits, and the run is far below both.
 #
@@ -1313,7 +1315,7 @@ claim(
 )
 claim(
     "C10.28",
-    "no real head exceeds its bound; with gates by chance its gap is 4 to 8 % below that of one number",
+    "no real head exceeds its bound; with gates by chance, text once, its gap is 4 to 8 % below that of one number",
     source="E10.16 at eta 1, and E10.22; positive part, and distance of the largest and smallest share from 0.92 and 0.96",
     error=max(
         *(max(0.0, np.max(x["eta 1"] - x["bound, eta 1"])) for x in panels.values()),
@@ -1324,13 +1326,13 @@ claim(
 )
 
 # %% [markdown]
-# With one gate for all tokens, one number fits all keys. With gates by chance, real keys are like isotropic ones: the channels gain the 4 to 8 % of hindsight of section 5 [C10.28]. What would help, gates that follow the channels of the key, is a question about trained models, which these arrays cannot answer.
+# With one gate for all tokens, one number fits all keys. With gates by chance, real keys are like isotropic ones: the channels gain the 4 to 8 % of hindsight of section 5 [C10.28].
 #
 # In [F10e](#F10e) the bound at $\eta=1$ is below the plain rule at gate 0.6, and above it with gates by chance. Not that the learner failed: what is drawn is the geometric mean of $q$, 0.037 for the plain rule; what the bound controls is the arithmetic mean, 0.084 for the plain rule, and 0.05 is less. The difference is what E10.6 gives away.
 #
 # ## 11 · What was settled
 #
-# **The answer.** With unit keys of width 128, all channels in use and a constant gate of one half, the bound is below the plain rule: against the best fixed scale, from token 2,049 on with a step made for the length, which is the paper's own route, from 85,366 with its fixed $\eta=0.003$, from 293 with $\eta=1$ [C10.12]; against the best of the scales $(1+z)\mathbf 1$ from 129 with either fixed step, also at gate 0.4 [C10.30]. What is then promised for a segment of 4096 tokens at $\eta=0.003$ is a ratio of 0.244 in place of 0.25, and that is what happens [C10.31]. With gates below one half, or gates that the key does not determine, no bound of this kind is more than geometric [C10.13], [C10.14]. If the paper's own table gives ratios of squared errors, and keys have length 1, at least 55 % (340M) and 39 % (1.3B) of the writes of its baseline have a gate below one half [C10.16]; if of errors, a tenth and none. What the theorem bounds is how much of its own error each write leaves, and that may be perfect in a memory that predicts nothing [C10.22].
+# **The answer.** With any unit keys of width 128 that use all channels, and a constant gate of one half, the bound is below the plain rule: against the best fixed scale from token 2,049 on with a step made for length and gate, which gives the rate that the paper states, from 85,366 with its fixed $\eta=0.003$, from 293 with $\eta=1$ [C10.12]; against the best of the scales $(1+z)\mathbf 1$ from 129 with either fixed step, also at gate 0.4; from 7 if the keys are isotropic [C10.30]. What is then promised for 4096 isotropic keys at $\eta=0.003$ is a ratio of 0.244 in place of 0.25, and that is what happens [C10.31]. While gates below one half, or gates that are no function of the key, keep the gap above zero, no bound from gap and regret is more than geometric [C10.13], [C10.14]. If the paper's own table gives ratios of squared errors, and keys have length 1, at least 55 % (340M) and 39 % (1.3B) of the writes of its baseline have a gate below one half [C10.16]; if of errors, a tenth and none. What the theorem bounds is how much of its own error each write leaves, and that may be perfect in a memory that predicts nothing [C10.22].
 #
 # | section | claims |
 # |---|---|
@@ -1348,10 +1350,10 @@ claim(
 #
 # | what is said | what we found | |
 # |---|---|---|
-# | a remark on Theorem 5.2: gates below 0.5 with $d\le2$ can never match | for unit keys; a key of length 1.2 is matched at gate 0.4 | X10.1 |
+# | the reading's own remark on Theorem 5.2: gates below 0.5 with $d\le2$ can never match | for unit keys, which the theorem has; a key of length 1.2 is matched at gate 0.4 | X10.1 |
 # | Theorem 5.2: a bound from regret and gap | with the regret that is measured it is the inequality of the means: gap and comparator cancel | C10.3 |
 # | with $O(\sqrt T)$ regret and no gap: $(O(1)/\sqrt T)^T$ | true, and any fixed step below $2/c$ gives $(O(1)/T)^T$ | C10.9 |
-# | no regret bound for the fixed step 0.003 | E10.16 is one; within a segment it is of use only against nearer comparators than the theorem's | C10.12, C10.30, C10.31 |
+# | no regret bound for the fixed step 0.003 | E10.16 is one; at width 128 with all channels in use, it helps within a segment only against nearer comparators than the theorem's | C10.12, C10.30, C10.31 |
 # | Theorem 5.1: monotone updates | not needed for the inequality | C10.19 |
 # | Theorem 5.1: regret against $\Sigma^\dagger$ | bounded if all of $D$ is learned; for a diagonal $D$ it can grow at every step | C10.20, C10.21 |
 #
@@ -1363,4 +1365,4 @@ claim(
 #
 # **Minutes per section, for whoever leads.** Opening: 6. Sections 1 and 2: 18, with E10.5 at the board. Section 3: 13. Section 4: 25, most of it at F10a. Section 5: 18. Section 6: 20. Section 7: 4. Section 8: 8. Section 9: 10. Section 10 and questions: 8. People get stuck at the comparator that cancels, and at section 7: let somebody say in their own words what each theorem does not control.
 #
-# **Next.** [Notebook 11](11-osdn-in-chunks.ipynb) computes all scales of a chunk at once. [Notebook 09](09-preconditioned-delta.ipynb) is where the rule comes from.
+# **Next.** [Notebook 11](11-osdn-in-chunks.ipynb) computes all scales of a chunk at once.
