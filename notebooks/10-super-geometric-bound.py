@@ -15,7 +15,7 @@
 #     question: After how many tokens does the proven bound promise more than the plain delta rule delivers?
 #     minutes: 130
 #     seconds: 10
-#     settles: For width 128, gate one half and the paper's step, token 85,366 against the best fixed scale and token 129 against a nearer one, by next to nothing there and by 2.4 per cent after 4096; no scale fits gates below one half; both theorems line by line; and a memory whose every write is perfect and whose predictions are useless.
+#     settles: For width 128, gate one half and the paper's step, token 85,366 against the best fixed scale and token 129 against a nearer one, whatever the unit keys, by next to nothing there and by 2.4 per cent after 4096 isotropic keys; no scale fits gates below one half; both theorems line by line; and a memory whose every write is perfect and whose predictions are useless.
 # ---
 
 # %% [markdown]
