@@ -167,6 +167,23 @@ def test_check_tells_the_readers_exception_from_an_answer_of_the_wrong_kind(caps
     assert unusable.startswith("02.1 not yet: checking your answer raised TypeError: unsupported operand")
 
 
+def test_check_takes_no_nan_for_an_answer(capsys):
+    """A test that asks whether an error is too large would call it right."""
+
+    def near(answer):
+        return "too far off" if abs((answer(3) if callable(answer) else answer) - 6) > 1e-9 else None
+
+    def mine(x):
+        return float("nan")
+
+    check("02.1", mine, near)
+    check("02.1", lambda x: (1.0, np.array([2.0, np.nan])), lambda f: None if f(3) else "no")
+    check("02.1", float("nan"), near)
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == "02.1 not yet: mine gave nan" and second == "02.1 not yet: <lambda> gave nan"
+    assert third == "02.1 not yet: your answer is nan"
+
+
 def test_check_works_through_jax_transformations(capsys):
     check("02.3", lambda x: ..., lambda f: None if jax.grad(f)(1.0) == 2 else "no")
     check("02.3", lambda x: x**2, lambda f: None if jax.grad(f)(1.0) == 2 else "no")

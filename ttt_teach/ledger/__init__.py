@@ -124,6 +124,8 @@ def _verdict(attempt: Any, test: Callable[[Any], str | None]) -> str:
     if attempt is ...:
         return "not tried yet"
     try:
+        if _holds_nan(attempt):
+            return "not yet: your answer is nan"
         objection = test(_watched(attempt) if callable(attempt) else attempt)
     except _NotTried:
         return "not tried yet"
@@ -135,20 +137,31 @@ def _verdict(attempt: Any, test: Callable[[Any], str | None]) -> str:
 
 
 def _watched(function: Callable) -> Callable:
-    """The reader's function, telling its own exceptions from those of the test around it."""
+    """The reader's function, telling its own exceptions, and nan, from what the test around it finds."""
+    name = getattr(function, "__name__", "your function")
 
     @functools.wraps(function)
     def watched(*args, **kwargs):
         try:
             answer = function(*args, **kwargs)
         except (Exception, SystemExit) as error:
-            name = getattr(function, "__name__", "your function")
             raise _Raised(f"{name} raised {_named(error)}") from error
         if answer is ...:
             raise _NotTried
+        if _holds_nan(answer):
+            raise _Raised(f"{name} gave nan")  # which is neither more nor less than any tolerance
         return answer
 
     return watched
+
+
+def _holds_nan(answer: Any) -> bool:
+    if isinstance(answer, tuple | list):
+        return any(map(_holds_nan, answer))
+    try:
+        return bool(np.isnan(np.asarray(answer)).any())
+    except Exception:  # no number, or one that JAX has yet to compute
+        return False
 
 
 def _named(error: Exception) -> str:
