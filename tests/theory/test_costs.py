@@ -1,6 +1,7 @@
 """The counts against those of the package: shapes of its states, and the operations of its recurrent forms."""
 
 import math
+import re
 
 import equinox as eqx
 import jax
@@ -188,3 +189,55 @@ def test_the_parameters_of_the_three_sizes(name, millions):
     wanted = costs.lm_parameters(nn.VOCAB, dim, mixers, 3 * dim)
     assert trained(nn.mesanet, nn.VOCAB, dim, heads, depth, mlp_width=3 * dim) == wanted
     assert round(wanted / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [
+        (lambda n: costs.attention(n, 64, 64), 2**24),
+        (lambda n: costs.lact(16384, 16384, n), 16384),
+        (lambda n: costs.lact_state(65536, 1, n), 3),
+        (lambda n: costs.muon_share(4096, n, 2**30), 2),
+        (lambda n: costs.muon_share(4096, 1, n), 2**30),
+    ],
+)
+def test_lists_and_short_integers_count_as_single_numbers_do(count, sizes):
+    one = count(sizes)
+    for many in ([sizes, sizes], np.array([sizes, sizes], np.int32)):
+        np.testing.assert_array_equal(np.stack(count(many)).T, [one, one])
+    assert count(np.int32(sizes)) == one
+
+
+def test_short_integers_do_not_wrap_round():
+    n = np.int32(65536)
+    assert costs.linear(n, n) == (2**32, 5 * 2**32)
+    assert costs.muon(n, n, n) == 5 * 3 * 6 * 2**48
+    assert costs.attention_parameters(n, n, n) == 4 * 2**48
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: costs.attention(-5, 64, 64), "t is -5; expected at least 0"),
+        (lambda: costs.delta(4, [1, 2]), "V is [1, 2]; expected a whole number >= 1"),
+        (lambda: costs.mesa(4, 4, -3), "steps is -3; expected a whole number >= 0"),
+        (lambda: costs.lact(4, 4, 0), "M is 0; expected a positive number"),
+        (lambda: costs.lact_state(-4, 2), "dim is -4; expected a whole number >= 1"),
+        (lambda: costs.lact_state(5, 2.5), "heads is 2.5; expected a whole number >= 1"),
+        (lambda: costs.muon(4, 4, 4, -1), "steps is -1; expected a whole number >= 0"),
+        (lambda: costs.muon_share(4, 1, -8), "chunk is -8; expected a positive number"),
+        (lambda: costs.gla_parameters(4, 0), "heads is 0; expected a whole number >= 1"),
+        (
+            lambda: costs.osdn_parameters(4, 2, start="foo"),
+            "start is 'foo'; expected one of 'ones', 'projected', 'free'",
+        ),
+        (lambda: costs.osdn_parameters(4, 2, forget="foo"), "forget is 'foo'; expected one of None, 'head', 'channel'"),
+        (lambda: costs.osdn_parameters(4, 2, forget=["head"]), "forget is ['head']; expected one of None"),
+        (lambda: costs.lact_parameters(4, 2, rank=0), "rank is 0; expected a whole number >= 1"),
+        (lambda: costs.lact_parameters(4, 2, hidden=-1), "hidden is -1; expected a whole number >= 1"),
+        (lambda: costs.lm_parameters(8, 4, [100, -1], 8), "mixers is -1; expected a whole number >= 1"),
+    ],
+)
+def test_what_cannot_be_counted_is_named(call, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        call()

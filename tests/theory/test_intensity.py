@@ -29,7 +29,7 @@ def test_neither_tokens_nor_width_alone_are_enough(b, h):
 
 def test_broadcasts_and_names_what_is_wrong():
     assert arithmetic_intensity(np.ones((3, 1)), np.ones(4)).shape == (3, 4)
-    with pytest.raises(ValueError, match="h is 0.0; expected a positive"):
+    with pytest.raises(ValueError, match="h is 0; expected a positive"):
         arithmetic_intensity(8, 0)
 
 
@@ -55,3 +55,19 @@ def test_a_width_below_twice_the_ridge_is_never_wide_enough():
 
 def test_the_roof_is_flat_from_the_ridge_on():
     np.testing.assert_array_equal(roof([1, 10, 20, 40], peak=100, bandwidth=5), [5, 50, 100, 100])
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: roof([1, 2], -3.0, 2.0), "peak"),
+        (lambda: roof([1, 2], 3.0, 0), "bandwidth"),
+        (lambda: roof([-1, 2], 3.0, 2.0), "intensity"),
+        (lambda: arithmetic_intensity(8, 8, -2), "bytes_per_number"),
+        (lambda: tokens_needed(0.5, 100, 400, 0), "bytes_per_number"),
+        (lambda: tokens_needed(0.5, [100, 0], 400), "ridge"),
+    ],
+)
+def test_what_is_not_positive_is_named(call, name):
+    with pytest.raises(ValueError, match=f"^{name} is .*; expected a positive number"):
+        call()

@@ -48,3 +48,27 @@ def test_at_the_crossover_both_splits_send_the_same():
     C = sharding.crossover(S, d, P)
     assert C == 8 * 2304
     assert sharding.all_to_all(4 * C * d, P) == pytest.approx(sharding.all_reduce(S, P), rel=1e-12)
+
+
+FORMULAS = {
+    sharding.all_reduce: {"numbers": 3_000_000, "devices": 4, "bytes_per_number": 4},
+    sharding.all_to_all: {"numbers": 3_000_000, "devices": 65536, "bytes_per_number": 2},
+    sharding.hidden_from: {"devices": 513, "flops_per_byte": 2_000_000, "bytes_per_number": 4},
+    sharding.crossover: {"state": 3 * 2304 * 3072, "dim": 4, "devices": 512},
+}
+
+
+@pytest.mark.parametrize(("formula", "given"), FORMULAS.items())
+def test_lists_and_short_integers_give_what_single_numbers_give(formula, given):
+    one = formula(**given)
+    for many in (lambda x: [x, x], lambda x: np.array([x, x], np.int32)):
+        assert formula(**{name: many(x) for name, x in given.items()}).tolist() == [one, one]
+    assert formula(**{name: np.int32(x) for name, x in given.items()}) == one
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+@pytest.mark.parametrize("wrong", [0, -2, [1, 0], np.nan, None, "2", [[1], [1, 2]]])
+def test_what_is_not_positive_is_named(formula, wrong):
+    for name in FORMULAS[formula]:
+        with pytest.raises(ValueError, match=f"^{name} is .*; expected (a positive number|at least 1)"):
+            formula(**FORMULAS[formula] | {name: wrong})

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ttt_teach.theory.sizes import positive
+
 
 def product_intensity(m: ArrayLike, k: ArrayLike, n: ArrayLike, bytes_per_number: int = 2) -> np.ndarray:
     """FLOPs a byte of an m x k by k x n product: 2 m k n of the one, m k + k n + m n numbers of the other.
@@ -11,7 +13,8 @@ def product_intensity(m: ArrayLike, k: ArrayLike, n: ArrayLike, bytes_per_number
 
     Args: sizes, positive, broadcast against each other. Raises ValueError if one is not positive.
     """
-    return 2 / (bytes_per_number * sum(1 / _positive(name, x) for name, x in (("m", m), ("k", k), ("n", n))))
+    size = positive("bytes_per_number", bytes_per_number)
+    return 2 / (size * sum(1 / positive(name, x) for name, x in (("m", m), ("k", k), ("n", n))))
 
 
 def arithmetic_intensity(b: ArrayLike, h: ArrayLike, bytes_per_number: int = 2) -> np.ndarray:
@@ -23,13 +26,14 @@ def arithmetic_intensity(b: ArrayLike, h: ArrayLike, bytes_per_number: int = 2) 
 
     Args: b, h, positive, broadcast against each other. Raises ValueError if one is not positive.
     """
-    b, h = _positive("b", b), _positive("h", h)
+    b, h = positive("b", b), positive("h", h)
     return product_intensity(b, h, h, bytes_per_number)
 
 
 def roof(intensity: ArrayLike, peak: float, bandwidth: float) -> np.ndarray:
-    """The most FLOPs a second: min(peak, bandwidth * intensity), peak in FLOP/s, bandwidth in bytes/s."""
-    return np.minimum(peak, bandwidth * np.asarray(intensity, float))
+    """The most FLOPs a second: min(peak, bandwidth * intensity), peak in FLOP/s, bandwidth in bytes/s; all positive."""
+    peak, bandwidth = positive("peak", peak), positive("bandwidth", bandwidth)
+    return np.minimum(peak, bandwidth * positive("intensity", intensity))
 
 
 def tokens_needed(share: ArrayLike, ridge: ArrayLike, h: ArrayLike, bytes_per_number: int = 2) -> np.ndarray:
@@ -40,15 +44,8 @@ def tokens_needed(share: ArrayLike, ridge: ArrayLike, h: ArrayLike, bytes_per_nu
     Args:
         share: of the peak, in (0, 1]. ridge: peak / bandwidth, FLOPs a byte. h: width. Broadcast.
     """
-    share, ridge, h = _positive("share", share), _positive("ridge", ridge), _positive("h", h)
-    if (share > 1).any():
+    share, ridge, h = positive("share", share), positive("ridge", ridge), positive("h", h)
+    if np.any(share > 1):
         raise ValueError(f"share is {share}; expected a share of the peak, at most 1")
-    room = 2 / (bytes_per_number * share * ridge) - 2 / h
+    room = 2 / (positive("bytes_per_number", bytes_per_number) * share * ridge) - 2 / h
     return np.where(room > 0, 1 / np.where(room > 0, room, 1), np.inf)
-
-
-def _positive(name: str, x: ArrayLike) -> np.ndarray:
-    x = np.asarray(x, float)
-    if not (x > 0).all():
-        raise ValueError(f"{name} is {x}; expected a positive number")
-    return x
