@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import lsq_linear
 
+from ttt_teach.rules import door
+from ttt_teach.theory.sizes import at_least, positive
+
 
 def residual_ratio(d: ArrayLike, k: ArrayLike, beta: ArrayLike) -> np.ndarray:
     """q_t = f_t(S_t) / f_t(S_{t-1}), the squared error after the write over that before (Theorem 5.2), ``[T]``."""
@@ -35,12 +38,19 @@ def best_scale(k: ArrayLike, beta: ArrayLike, bounds: tuple[float, float] = (0.5
 
     A least-squares problem with bounds (h_t is the square of 1 - beta_t <d, k_t^2> over 2 |k_t|^2, less a constant),
     solved by an active set, so exact to rounding. Where several are best, one of them.
+
+    Bounds may be infinite. Raises ValueError unless a number lies within them.
     """
+    lo, hi = _bounds(bounds)
     _, k, beta = _read(0.0, k, beta)
     length = np.linalg.norm(k, axis=-1)
     used = length > 0
     rows = beta[used, None] * k[used] ** 2 / length[used, None]
-    return lsq_linear(rows, 1 / length[used], bounds, method="bvls", tol=1e-15).x
+    if lo == hi:
+        return np.full(k.shape[1], lo)
+    if np.isinf([lo, hi]).all():  # lsq_linear would keep directions that no key has but for rounding, and be far off
+        return np.linalg.lstsq(rows, 1 / length[used])[0]
+    return lsq_linear(rows, 1 / length[used], (lo, hi), method="bvls", tol=1e-15).x
 
 
 def regret(d: ArrayLike, k: ArrayLike, beta: ArrayLike, bounds: tuple[float, float] = (0.5, 2.0)) -> float:
@@ -50,7 +60,10 @@ def regret(d: ArrayLike, k: ArrayLike, beta: ArrayLike, bounds: tuple[float, flo
 
 def comparator_gap(k: ArrayLike, beta: ArrayLike, bounds: tuple[float, float] = (0.5, 2.0)) -> float:
     """epsilon_T = sum_t q_t(d) / (2 T) at the best fixed d, for unit keys: 0 only if one d writes each exactly."""
-    return float(np.mean(residual_ratio(best_scale(k, beta, bounds), k, beta)) / 2)
+    q = residual_ratio(best_scale(k, beta, bounds), k, beta)
+    if not q.size:
+        raise ValueError(f"k has shape {list(np.shape(k))}; expected at least one token")
+    return float(np.mean(q) / 2)
 
 
 def log_local_bound(gap: ArrayLike, regret: ArrayLike, T: ArrayLike) -> np.ndarray:
@@ -58,7 +71,8 @@ def log_local_bound(gap: ArrayLike, regret: ArrayLike, T: ArrayLike) -> np.ndarr
 
     The base is the mean of the q_t, and the step is that of the geometric to the arithmetic mean.
     """
-    return T * np.log(2 * np.asarray(gap) + 2 * np.asarray(regret) / T)
+    gap, T = at_least("gap", gap, 0), at_least("T", T, 1)
+    return T * np.log(2 * gap + 2 * np.asarray(regret) / T)
 
 
 def log_fixed_step_bound(
@@ -73,11 +87,13 @@ def log_fixed_step_bound(
 
     Raises ValueError unless 0 < step_size < 2 / c: with longer steps d need not come nearer to anything.
     """
+    gap, distance, T = at_least("gap", gap, 0), at_least("distance", distance, 0), at_least("T", T, 1)
+    curvature = positive("curvature", curvature)
     left = 2 - step_size * curvature
     if not (step_size > 0 and left > 0):
         raise ValueError(f"step_size is {step_size!r}; expected a number above 0 and below 2 / c = {2 / curvature:g}")
-    fixed = 2 * np.asarray(gap) * T
-    root = (np.sqrt(fixed) + np.sqrt(fixed + left * np.asarray(distance) ** 2 / step_size)) / left
+    fixed = 2 * gap * T
+    root = (np.sqrt(fixed) + np.sqrt(fixed + left * distance**2 / step_size)) / left
     return T * np.log(root**2 / T)
 
 
@@ -88,7 +104,8 @@ def log_population_bound(L: ArrayLike, regret: ArrayLike, T: ArrayLike) -> np.nd
     moment, and R_T the regret of D_t against the moment's pseudo-inverse. The paper asks for steps that never raise
     f; its inequality holds without (notebook 10).
     """
-    return T * np.log(2 * np.asarray(L) * np.asarray(regret) / T)
+    T = at_least("T", T, 1)
+    return T * np.log(2 * positive("L", L) * np.asarray(regret) / T)
 
 
 def _read(d, k, beta):
@@ -96,4 +113,16 @@ def _read(d, k, beta):
     if k.ndim != 2 or beta.shape != k.shape[:1] or d.shape not in ((), k.shape, k.shape[1:]):
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in (("d", d), ("k", k), ("beta", beta)))
         raise ValueError(f"shapes are {shapes}; expected k [T, K], beta [T], and d [T, K] or [K]")
+    for name, x in (("d", d), ("k", k), ("beta", beta)):
+        door.require(name, x, np.isfinite, "finite numbers")
     return d, k, beta
+
+
+def _bounds(bounds) -> tuple[float, float]:
+    try:
+        lo, hi = map(float, bounds)
+    except (TypeError, ValueError):
+        raise ValueError(f"bounds is {bounds!r}; expected two numbers (lo, hi)") from None
+    if not (lo <= hi and lo < np.inf and hi > -np.inf):
+        raise ValueError(f"bounds is {bounds!r}; expected lo <= hi with a finite number between them")
+    return lo, hi
