@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ttt_teach.ledger import tables
 from ttt_teach.ledger.tables import COLUMNS, PAPERS, find, load, one, ranked, read
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,13 @@ def test_whole_numbers_and_missing_spreads(tmp_path):
         (("higher", "up"), "line 2 has better 'up'; expected one of 'lower', 'higher', ''"),
         (("osdn,", "gdn,"), "line 2 has paper 'gdn'; expected one of 'mesanet', 'osdn', 'lact'"),
         (("slide 13,", "slide 13, page 7,"), "line 2 has 13 cells; expected 12"),
+        (("OSDN,340M", "OSDN ,340M"), "line 2 has model 'OSDN '; expected one line, without spaces"),
+        (("OSDN,340M", "OSDN\u00a0,340M"), "line 2 has model 'OSDN\\xa0'; expected one line, without spaces"),
+        ((GOOD, f'{GOOD[:-8]}"of three\n{GOOD}"'), "line 3 has note 'of three\\nosdn,Table 1"),
+        (("0.150", "٣.٥"), "line 2 has value '٣.٥'; expected a decimal number"),
+        (("0.150", "9" * 400), "line 2 has value inf, std 0.02; expected what float64 can hold"),
+        ((GOOD, f'{GOOD[:-8]}"of three\n{GOOD}'), "line 3: unexpected end of data; expected plain CSV"),
+        (("of three", '"of" three'), "line 2: ',' expected after '\"'; expected plain CSV"),
         (
             (GOOD, f"{GOOD}\n{GOOD}"),
             "line 3 has osdn / Table 1 / OSDN / 340M / 10.74B / recall / fraction, which line 2",
@@ -69,6 +77,13 @@ def test_an_empty_file_is_refused(tmp_path):
     path.write_text("")
     with pytest.raises(ValueError, match="has the columns ; expected paper"):
         read(path)
+
+
+def test_rows_of_another_paper_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    file(tmp_path, GOOD).rename(tmp_path / "lact.csv")
+    with pytest.raises(ValueError, match=r"lact.csv has rows of osdn; expected rows of lact alone"):
+        load("lact")
 
 
 # --- the three files

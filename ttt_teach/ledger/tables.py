@@ -25,7 +25,7 @@ FOLDER = resources.files("ttt_teach.ledger") / "tables"
 COLUMNS = ("paper", "table", "model", "size", "tokens", "metric", "unit", "better", "value", "std", "where", "note")
 _NEVER_EMPTY = ("paper", "table", "model", "metric", "unit", "value", "where")
 _KEY = ("paper", "table", "model", "size", "tokens", "metric", "unit")
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 class Row(NamedTuple):
@@ -51,37 +51,52 @@ def load(paper: str) -> tuple[Row, ...]:
     if paper not in PAPERS:
         raise ValueError(f"paper is {paper!r}; expected one of {', '.join(PAPERS)}")
     with resources.as_file(FOLDER / f"{paper}.csv") as path:
-        return read(path)
+        rows = read(path)
+    others = {row.paper for row in rows} - {paper}
+    if others:
+        raise ValueError(f"{paper}.csv has rows of {', '.join(sorted(others))}; expected rows of {paper} alone")
+    return rows
 
 
 def read(path: str | os.PathLike) -> tuple[Row, ...]:
     """The rows of a CSV file with the columns of `COLUMNS`, all of them checked.
 
-    Raises ValueError, with the line, for other columns, an empty cell where there must be none, a number that is not
-    plain decimal, a ``better`` or a ``paper`` that is unknown, and two rows for one observation.
+    Raises ValueError, with the line, for other columns, a stray quote, an empty cell where there must be none, stray
+    spaces, a number that is not plain decimal, a ``better`` or a ``paper`` that is unknown, and two rows for one
+    observation.
     """
     with open(path, encoding="utf-8", newline="") as file:
-        lines = csv.reader(file)
-        header = tuple(next(lines, ()))
-        if header != COLUMNS:
-            raise ValueError(f"{path} has the columns {', '.join(header)}; expected {', '.join(COLUMNS)}")
-        rows, first = [], {}
-        for cells in lines:
-            where = f"{path}, line {lines.line_num}"
-            if len(cells) != len(COLUMNS):
-                raise ValueError(f"{where} has {len(cells)} cells; expected {len(COLUMNS)}")
-            row = dict(zip(COLUMNS, cells, strict=True))
-            rows.append(_row(row, where))
-            key = tuple(row[name] for name in _KEY)
-            if key in first:
-                raise ValueError(f"{where} has {' / '.join(filter(None, key))}, which line {first[key]} has")
-            first[key] = lines.line_num
+        lines = csv.reader(file, strict=True)
+        try:
+            return _rows(lines, path)
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {lines.line_num}: {error}; expected plain CSV") from None
+
+
+def _rows(lines, path: str | os.PathLike) -> tuple[Row, ...]:
+    header = tuple(next(lines, ()))
+    if header != COLUMNS:
+        raise ValueError(f"{path} has the columns {', '.join(header)}; expected {', '.join(COLUMNS)}")
+    rows, first = [], {}
+    for cells in lines:
+        where = f"{path}, line {lines.line_num}"
+        if len(cells) != len(COLUMNS):
+            raise ValueError(f"{where} has {len(cells)} cells; expected {len(COLUMNS)}")
+        row = dict(zip(COLUMNS, cells, strict=True))
+        rows.append(_row(row, where))
+        key = tuple(row[name] for name in _KEY)
+        if key in first:
+            raise ValueError(f"{where} has {' / '.join(filter(None, key))}, which line {first[key]} has")
+        first[key] = lines.line_num
     return tuple(rows)
 
 
 def _row(row: dict[str, str], where: str) -> Row:
+    for name, cell in row.items():
+        if cell != " ".join(cell.split()):
+            raise ValueError(f"{where} has {name} {cell!r}; expected one line, without spaces around it or double ones")
     for name in _NEVER_EMPTY:
-        if not row[name].strip():
+        if not row[name]:
             raise ValueError(f"{where} has an empty {name}; expected words or a number")
     for name, allowed in (("paper", PAPERS), ("better", ("lower", "higher", ""))):
         if row[name] not in allowed:
@@ -93,6 +108,8 @@ def _row(row: dict[str, str], where: str) -> Row:
         raise ValueError(f"{where} has std {row['std']}; expected none or a number >= 0")
     decimals = len(row["value"].partition(".")[2])
     numbers = {"value": float(row["value"]), "std": float(row["std"] or "nan"), "half": 0.5 * 10.0**-decimals}
+    if np.isinf([numbers["value"], numbers["std"]]).any():
+        raise ValueError(f"{where} has value {numbers['value']}, std {numbers['std']}; expected what float64 can hold")
     return Row(**row | numbers)
 
 
