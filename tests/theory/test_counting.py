@@ -19,6 +19,9 @@ PROGRAMS = {
     "in a loop": (lambda x, y: jax.lax.scan(lambda c, _: (c, x @ y), 0, length=4), 4 * ONE),
     "both branches": (lambda x, y: jax.lax.cond(x[0, 0] > 0, lambda: x @ y, lambda: 2 * (x @ y)), 2 * ONE),
     "over a batch": (lambda x, y: jax.vmap(lambda x: x @ y)(jnp.stack([x, x])), 2 * ONE),
+    "a ragged dot, left out": (lambda x, y: jax.lax.ragged_dot(x, y[None], jnp.array([7])), 0),
+    "a solve, left out": (lambda x, y: jax.scipy.linalg.solve_triangular(x[:5], y, lower=True), 0),
+    "a convolution, left out": (lambda x, y: jnp.convolve(x[0], y[:, 0]), 0),
     "of a gradient": (lambda x, y: jax.grad(lambda x, y: (x @ y).sum(), argnums=(0, 1))(x, y), 3 * ONE),
 }
 
