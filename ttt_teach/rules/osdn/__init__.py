@@ -60,6 +60,8 @@ def osdn(
         state: S and d before the first token; zeros and ones if None. A d outside the bounds is used for one write.
         form: ``"definition"`` (both gradients by autodiff), ``"recurrent"`` (a scan), ``"chunk"`` (matrix products) or
             ``"auto"``. All cost T K V, the chunks T chunk (2 K + V) beside.
+            In exact arithmetic a token changes no output of earlier ones, nor of other sequences; in chunks it may
+            change their rounding (about 5e-7 in float32), since all choose together whether the bounds are met.
         chunk: tokens in a chunk.
 
     Returns:
@@ -120,7 +122,5 @@ def learner(step_size: ArrayLike, bounds: tuple[ArrayLike, ArrayLike], eps: Arra
     door.require("bounds", read.lo, lambda lo: ~np.isnan(lo), "two numbers (lo, hi)")
     if door.known(read.lo):
         door.require("bounds", read.hi, lambda hi: hi >= read.lo, f"hi >= lo, which is {read.lo:g}")
-    door.require(
-        "eps", read.eps, lambda x: (x > 0) & np.isfinite(x), "eps > 0 and finite, also in the compute dtype"
-    )
+    door.require("eps", read.eps, lambda x: (x > 0) & np.isfinite(x), "eps > 0 and finite, also in the compute dtype")
     return read
