@@ -45,6 +45,45 @@ def test_a_host_that_fails_says_why(monkeypatch):
         hosts.rehearse(1)
 
 
+def test_the_host_that_dies_is_heard_although_another_waits(monkeypatch, tmp_path):
+    (tmp_path / "dying.py").write_text(
+        "import sys, time\nif sys.argv[-1] == '1':\n    sys.exit('host 1 died at once')\ntime.sleep(60)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(hosts, "MODULE", "dying")
+    monkeypatch.setattr(hosts, "LIMIT", 30)
+    with pytest.raises(RuntimeError, match="a host ended with 1: host 1 died at once"):
+        hosts.rehearse(2)
+
+
+ADDRESS = ["--coordinator", "here:9876"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rehearse", "0"], "hosts is 0; expected a whole number >= 1"),
+        (["--rehearse", "-1"], "hosts is -1; expected a whole number >= 1"),
+        (["--rehearse", "3"], "hosts * devices is 6; expected a number that divides the 64 tokens of a chunk"),
+        (["--rehearse", "2", "--hosts", "2"], "expected no --coordinator, --hosts or --host with it"),
+        ([], "expected --coordinator, --hosts and --host, or --rehearse"),
+        ([*ADDRESS, "--hosts", "2"], "expected --coordinator, --hosts and --host, or --rehearse"),
+        ([*ADDRESS, "--hosts", "2", "--host", "2"], "--host is 2 of --hosts 2; expected one from 0, below --hosts"),
+        (["--coordinator", "nope", "--hosts", "1", "--host", "0"], "--coordinator is 'nope'; expected HOST:PORT"),
+        (["--coordinator", "here:x", "--hosts", "1", "--host", "0"], "--coordinator is 'here:x'; expected HOST:PORT"),
+    ],
+)
+def test_options_that_start_nothing_are_named(options, message, capsys):
+    with pytest.raises(SystemExit):
+        hosts.main(options)
+    assert message in capsys.readouterr().err
+
+
+def test_devices_that_no_rehearsal_can_have_are_named():
+    with pytest.raises(ValueError, match="devices is 0; expected a whole number >= 1"):
+        hosts.rehearse(2, devices=0)
+
+
 ONE = Mesh(np.array(jax.devices()[:1]), ("devices",))
 
 

@@ -10,12 +10,14 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from ttt_teach.rules import door
 from ttt_teach.rules.lact import SwiGLU, lact
 from ttt_teach.rules.lact.sharded import sharded
 
@@ -23,6 +25,7 @@ CHUNKS, CHUNK, HEADS, WIDTH, HIDDEN = 3, 64, 2, 16, 24
 MODULE = "ttt_teach.bench.hosts"
 MARK = ">"  # before what a host says; the network library writes there too
 LIMIT = 120  # seconds for a rehearsal
+DEVICES = 2  # of each host in a rehearsal
 
 
 def main(arguments=None) -> None:
@@ -32,12 +35,41 @@ def main(arguments=None) -> None:
     parser.add_argument("--host", type=int, help="which one this is, from 0")
     parser.add_argument("--rehearse", type=int, metavar="N", help="N hosts with two devices each, on this machine")
     asked = parser.parse_args(arguments)
-    if asked.rehearse:
+    try:
+        check(asked)
+    except ValueError as error:
+        parser.error(str(error))
+    if asked.rehearse is not None:
         print(rehearse(asked.rehearse))
     else:
         jax.config.update("jax_enable_x64", True)
         jax.distributed.initialize(asked.coordinator, asked.hosts, asked.host)
         print(f"{MARK} {run()}", flush=True)
+
+
+def check(asked: argparse.Namespace) -> None:
+    """Raises ValueError unless the options are those of one host, all three, or of a rehearsal."""
+    of_one = asked.coordinator, asked.hosts, asked.host
+    if asked.rehearse is not None:
+        if of_one != (None, None, None):
+            raise ValueError(
+                "--rehearse starts every host itself; expected no --coordinator, --hosts or --host with it"
+            )
+        tokens_divide(asked.rehearse, DEVICES)
+        return
+    if None in of_one:
+        raise ValueError("expected --coordinator, --hosts and --host, or --rehearse")
+    name, _, port = asked.coordinator.rpartition(":")
+    if not (name and port.isdecimal() and 0 < int(port) < 2**16):
+        raise ValueError(f"--coordinator is {asked.coordinator!r}; expected HOST:PORT")
+    if not 0 <= asked.host < asked.hosts:
+        raise ValueError(f"--host is {asked.host} of --hosts {asked.hosts}; expected one from 0, below --hosts")
+
+
+def tokens_divide(hosts: int, devices: int) -> None:
+    together = door.count("hosts", hosts) * door.count("devices", devices)
+    if CHUNK % together:
+        raise ValueError(f"hosts * devices is {together}; expected a number that divides the {CHUNK} tokens of a chunk")
 
 
 def run() -> str:
@@ -76,14 +108,16 @@ def one_device(q, k, v, lr, weights):
     return np.asarray(o).reshape(v.shape), state.weights
 
 
-def rehearse(hosts: int, devices: int = 2) -> str:
+def rehearse(hosts: int, devices: int = DEVICES) -> str:
     """Start so many hosts as processes of this machine, with virtual devices of its processor; what they print.
 
-    Raises RuntimeError with what a process said if it fails, subprocess.TimeoutExpired after two minutes.
+    Raises RuntimeError with what a process said as soon as one fails, subprocess.TimeoutExpired after two minutes,
+    ValueError for devices that the tokens of a chunk cannot be shared among.
     """
-    with socket.socket() as door:
-        door.bind(("localhost", 0))
-        coordinator = f"localhost:{door.getsockname()[1]}"
+    tokens_divide(hosts, devices)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        coordinator = f"localhost:{free.getsockname()[1]}"
     quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # compiled, to run once
     flags = f"--xla_force_host_platform_device_count={devices} {quickly}"
     env = dict(os.environ, JAX_PLATFORMS="cpu", JAX_CPU_COLLECTIVES_IMPLEMENTATION="gloo", XLA_FLAGS=flags)
@@ -94,15 +128,24 @@ def rehearse(hosts: int, devices: int = 2) -> str:
         )
         for host in range(hosts)
     ]
-    try:
-        said = [process.communicate(timeout=LIMIT) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    for process, (_, trouble) in zip(started, said, strict=True):
-        if process.returncode:
-            raise RuntimeError(f"a host ended with {process.returncode}: {trouble[-2000:]}")
-    return "\n".join(words.rpartition(MARK)[2].strip() for words, _ in said)
+    with ThreadPoolExecutor(hosts) as pool:  # the others wait for a host that died, so all are watched at once
+        ends = [pool.submit(outcome, process) for process in started]
+        try:
+            ended, _ = wait(ends, return_when=FIRST_EXCEPTION)
+        finally:
+            for process in started:
+                process.kill()
+    for end in ended:  # those that ended before any was killed
+        end.result()
+    return "\n".join(end.result().rpartition(MARK)[2].strip() for end in ends)
+
+
+def outcome(process: subprocess.Popen) -> str:
+    """What a host printed, once it has ended."""
+    words, trouble = process.communicate(timeout=LIMIT)
+    if process.returncode:
+        raise RuntimeError(f"a host ended with {process.returncode}: {trouble[-2000:]}")
+    return words
 
 
 if __name__ == "__main__":
