@@ -13,8 +13,7 @@ def product_intensity(m: ArrayLike, k: ArrayLike, n: ArrayLike, bytes_per_number
 
     Args: sizes, positive, broadcast against each other. Raises ValueError if one is not positive.
     """
-    size = positive("bytes_per_number", bytes_per_number)
-    return 2 / (size * sum(1 / positive(name, x) for name, x in (("m", m), ("k", k), ("n", n))))
+    return 2 / (_bytes(bytes_per_number) * sum(1 / positive(name, x) for name, x in (("m", m), ("k", k), ("n", n))))
 
 
 def arithmetic_intensity(b: ArrayLike, h: ArrayLike, bytes_per_number: int = 2) -> np.ndarray:
@@ -47,5 +46,9 @@ def tokens_needed(share: ArrayLike, ridge: ArrayLike, h: ArrayLike, bytes_per_nu
     share, ridge, h = positive("share", share), positive("ridge", ridge), positive("h", h)
     if np.any(share > 1):
         raise ValueError(f"share is {share}; expected a share of the peak, at most 1")
-    room = 2 / (positive("bytes_per_number", bytes_per_number) * share * ridge) - 2 / h
+    room = 2 / (_bytes(bytes_per_number) * share * ridge) - 2 / h
     return np.where(room > 0, 1 / np.where(room > 0, room, 1), np.inf)
+
+
+def _bytes(bytes_per_number: int) -> int:
+    return positive("bytes_per_number", bytes_per_number)
