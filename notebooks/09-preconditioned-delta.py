@@ -43,7 +43,7 @@
 # | $\beta_t$ | $\beta_t$ | the gate: the step size of the write |
 # | $u_t = v_t - S_{t-1}^\top k_t$ | $u_t$ | the residual: the error of the new pair before it is written |
 # | $d_t$, $D_t=\operatorname{diag}(d_t)$ | the same | the scale, a positive number for every key channel |
-# | $w_t = d_t\odot k_t$ | $\widetilde k_t$ | the write key |
+# | $w_t = d_t\odot k_t$ | $\tilde k_t$ | the write key |
 # | $s_t = k_t\odot k_t$, $n_t=\lVert k_t\rVert^2$ | the same | the squared key, and the sum of its entries |
 # | $a_t = \beta_t\langle d_t, s_t\rangle$ | $a_t$ | the effective step, a number; $\langle d,s\rangle=\sum_j d_js_j$ |
 # | $f_t(S)=\frac12\lVert S^\top k_t - v_t\rVert^2$ | $f_t$ | the loss of one pair |

@@ -42,12 +42,12 @@
 # | $k_t,q_t$; $v_t$ | same | key and query ($N$ numbers); value ($M$ numbers). $N$ and $M$ are the paper's $K$ and $V$ |
 # | $S_t$, $N\times M$ | $S_t^\top$ | the memory after token $t$; a read is $o_t=S_t^\top q_t$ |
 # | $d_t$ | $d_t$ | the scale at token $t$, one number for each key channel |
-# | $p_t=d_t\odot k_t$ | $\widetilde k_t$ | the *write* key (`write_key` in the package); $k_t$ itself is the *physical* key; $\odot$ multiplies entries |
+# | $p_t=d_t\odot k_t$ | $\tilde k_t$ | the *write* key (`write_key` in the package); $k_t$ itself is the *physical* key; $\odot$ multiplies entries |
 # | $e_t=v_t-S_{t-1}^\top k_t$ | $u_t$ | the error before the write |
 # | $\beta_t$; $z_t=\beta_te_t$ | $\beta_t$; – | step of the write; what is written |
 # | $s_t=k_t\odot k_t$, $n_t=\lVert k_t\rVert^2$ | $s_t$, $\bar n_t$ | squared key, and its sum. (The paper does not let $n_t$ fall below $\epsilon$; our keys have length 1.) |
 # | $\eta$, $\mathit{lo}$, $\mathit{hi}$ | $\eta$, $\mathcal D$ | step of the scale, 0.003; its bounds, 0.5 and 2 |
-# | $L$, $C$; $K,Q,V,P,Z$ | –, $C$; $K,Q,V,\widetilde K$, – | tokens in all, and in a chunk; rows $k_t^\top$, $q_t^\top$, $v_t^\top$, $p_t^\top$, $z_t^\top$ |
+# | $L$, $C$; $K,Q,V,P,Z$ | –, $C$; $K,Q,V,\tilde K$, – | tokens in all, and in a chunk; rows $k_t^\top$, $q_t^\top$, $v_t^\top$, $p_t^\top$, $z_t^\top$ |
 # | $B$; $T$, $W$, $U$ | same | $\operatorname{diag}(\beta_1,\dots,\beta_C)$; three matrices of section 2 |
 # | $\operatorname{tril}(\cdot,-1)$, $\operatorname{tril}(\cdot)$ | same | what stands below the diagonal; the same with the diagonal |
 
@@ -216,7 +216,7 @@ claim(
 #
 # $$ O = Q S + \operatorname{tril}(QP^\top)\, Z . \tag{E11.8} $$
 #
-# These are the paper's App. A.2, transposed: its $S_{\text{next}}=S+(U-WS^\top)^\top\widetilde K$ has our $S^\top$ for $S$. Every line now runs, on the last 8 of the 13 tokens.
+# These are the paper's App. A.2, transposed: its $S_{\text{next}}=S+(U-WS^\top)^\top\tilde K$ has our $S^\top$ for $S$. Every line now runs, on the last 8 of the 13 tokens.
 
 # %%
 c, C = 5, 8  # tokens before the chunk, and in it
