@@ -19,7 +19,7 @@ def test_states_count_the_layers_that_a_cache_outgrows():
     fixed = {"small": 2e6, "middle": 4e6, "large": 6e6}
     words = pictures.states(700, 3072, fixed, 4.3e6, 1e6).words
     assert "After 700 tokens a layer of width 3072 keeps a cache of 4.30 million numbers" in words
-    assert "more than 2 of the 3 layers" in words
+    assert "more than 2 of the 3 blue bars" in words
     assert "After 1 token a layer" in pictures.states(1, 3072, fixed, 6e3, 6e3).words
 
 

@@ -32,7 +32,7 @@ def states(tokens, width, fixed, cache, window) -> Picture:
     below = sum(cache > numbers for numbers in fixed.values())
     words = (
         f"After {plural(tokens, 'token')} a layer of width {width} keeps a cache of {cache / 1e6:.2f} million numbers: "
-        f"more than {below} of the {len(fixed)} layers whose memory has a fixed size."
+        f"more than {below} of the {len(fixed)} blue bars, which do not grow."
     )
     return Picture(fig, words, "F15a")
 
@@ -84,7 +84,7 @@ def links(devices, link, chunks, by_tokens, by_heads, muon, hidden, cross, model
     ax.set(
         xlim=(chunks[0], chunks[-1]), ylim=(1e-3, 1e4), xlabel="tokens in a chunk", ylabel="time / time of the products"
     )
-    ax.plot(hidden, 1 / 3, "o", ms=9, mfc="none", mec="black", label="from here on hidden")  # by the read
+    ax.plot(hidden, 1 / 3, "o", ms=9, mfc="none", mec="black", label="as long as the read")  # a third of the products
     legend_above(ax, 2)
     words = (
         f"{devices} devices, links of {link} GB/s: the read of a chunk takes as long as its all-reduce from "
