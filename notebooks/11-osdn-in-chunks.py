@@ -955,7 +955,7 @@ claim(
 # %% [markdown]
 # **The chunk form with gates.** Let $\zeta_{ti}=\gamma_{i+1}\odot\cdots\odot\gamma_t$, a vector of $N$ numbers now, $\zeta_{t0}$ from the start of the chunk. By the induction of E11.3, with $\gamma_t\odot\zeta_{t-1,i}=\zeta_{ti}$, first $S_t=\operatorname{diag}(\zeta_{t0})\,S+\sum_{i\le t}\operatorname{diag}(\zeta_{ti})\,p_iz_i^\top$. The error at $t$ reads $\operatorname{diag}(\gamma_t)S_{t-1}$, in which $\zeta_{t-1,i}$ has become $\zeta_{ti}$ as well. So E11.4 to E11.8 hold with a $\zeta$ wherever a token meets what is older:
 #
-# $$ \begin{aligned} &A_{ti} = \beta_t\,k_t^\top\operatorname{diag}(\zeta_{ti})\,p_i \;(i<t), && T=(I+A)^{-1}, \quad W = TB\,(\zeta_{t0}\odot k_t)_t,\quad U=TBV,\quad Z=U-WS,\\ &o_t = S^\top(\zeta_{t0}\odot q_t)+\sum_{i\le t}\bigl(q_t^\top\operatorname{diag}(\zeta_{ti})\,p_i\bigr)z_i, && S_{\text{next}}=\operatorname{diag}(\zeta_{C0})\,S+\sum_i(\zeta_{Ci}\odot p_i)\,z_i^\top . \end{aligned} \tag{E11.23} $$
+# $$ \begin{aligned} &A_{ti} = \beta_t\,k_t^\top\operatorname{diag}(\zeta_{ti})\,p_i \;(i<t), \quad T=(I+A)^{-1}, \\ &W = TB\,(\zeta_{t0}\odot k_t)_t,\quad U=TBV,\quad Z=U-WS,\\ &o_t = S^\top(\zeta_{t0}\odot q_t)+\sum_{i\le t}\bigl(q_t^\top\operatorname{diag}(\zeta_{ti})\,p_i\bigr)z_i, \\ &S_{\text{next}}=\operatorname{diag}(\zeta_{C0})\,S+\sum_i(\zeta_{Ci}\odot p_i)\,z_i^\top . \end{aligned} \tag{E11.23} $$
 #
 # Again the physical key stands in $W$, now faded by what the memory has lost since the chunk began.
 #

@@ -355,11 +355,11 @@ check("13.1", tanh_directions_solution, test_tanh)
 #
 # **Without an SVD.** An SVD is slow on accelerators; products of matrices are fast. Let $X=U\Sigma Y^\top$ and $A=XX^\top$. Because $Y^\top Y=I$ and $U^\top U=I$,
 #
-# $$ A = U\Sigma^2U^\top, \quad AX = U\Sigma^3Y^\top, \quad A^2X=U\Sigma^5Y^\top \;\Longrightarrow\; a_jX+(b_jA+c_jA^2)X = U\,\bigl(a_j\Sigma+b_j\Sigma^3+c_j\Sigma^5\bigr)\,Y^\top . \tag{E13.10} $$
+# $$ \begin{aligned} &A = U\Sigma^2U^\top, \quad AX = U\Sigma^3Y^\top, \quad A^2X=U\Sigma^5Y^\top, \\ &a_jX+(b_jA+c_jA^2)X = U\,\bigl(a_j\Sigma+b_j\Sigma^3+c_j\Sigma^5\bigr)\,Y^\top . \end{aligned} \tag{E13.10} $$
 #
 # The singular vectors stay as they are. Every singular value is sent through the same odd polynomial, and nobody has computed $U$, $\Sigma$ or $Y$. Now iterate:
 #
-# $$ X_0=\frac{G}{\lVert G\rVert_F+10^{-7}},\quad X_j = a_jX_{j-1}+(b_jA+c_jA^2)X_{j-1}, \qquad p = p_5\circ\dots\circ p_1,\quad p_j(\sigma)=a_j\sigma+b_j\sigma^3+c_j\sigma^5 . \tag{E13.11} $$
+# $$ \begin{aligned} &X_0=\frac{G}{\lVert G\rVert_F+10^{-7}}, && X_j = a_jX_{j-1}+(b_jA+c_jA^2)X_{j-1}, \\ &p = p_5\circ\dots\circ p_1, && p_j(\sigma)=a_j\sigma+b_j\sigma^3+c_j\sigma^5 . \end{aligned} \tag{E13.11} $$
 #
 # The division makes $\sum_n\sigma_n^2=1$ (but for the guard $10^{-7}$, which keeps the zero matrix zero), so that every $\sigma_n\le1$: the polynomials are made for $[0,1]$ and explode not far beyond. Two schedules are in use. The language models take five different steps, `SCHED5`; view synthesis takes the original step of Muon five times, `CONST5`. (The reference has the latter for video too, but the paper's video models do without Muon: App. C.3.)
 #
