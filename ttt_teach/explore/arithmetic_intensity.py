@@ -56,7 +56,7 @@ def enough(share, machine) -> Picture:
             if (rate(machine, b, h) >= share * machine["peak"]) is reached
         ]
         ax.loglog(*np.array(shown).reshape(-1, 2).T, mark, color=GREEN if reached else "black", ms=5, label=name)
-    ax.set(xlabel="width h", ylabel="tokens in a chunk; dotted: 2048", xlim=(90, 1e4), ylim=(0.7, 4e4))
+    ax.set(xlabel="width h", ylabel="tokens in a chunk; dotted: 2048", xlim=(30, 1e4), ylim=(0.7, 4e4))
     legend_above(ax, 2)
     at = {h: tokens_needed(share, ridge, h) for h in (384, 768)}
     needs = " and ".join(
