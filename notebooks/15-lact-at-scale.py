@@ -308,9 +308,9 @@ check("15.1", outgrown_solution, test_outgrown)
 #
 # **Forward.** A product of a $p\times q$ matrix with a vector multiplies and adds $pq$ pairs: $2pq$ FLOPs. So does an outer product that is added to a sum. Write $a=W_1k$, $u=W_3k$, $e=W_2^\top v$ for a token. The direction of the chunk is ([notebook 13](13-lact-memory.ipynb) derives it)
 #
-# $$ g_1=\sum_i\eta_i\,\bigl(e_i\circ u_i\circ\mathrm{silu}'(a_i)\bigr)k_i^\top,\qquad
-#    g_3=\sum_i\eta_i\,\bigl(e_i\circ\mathrm{silu}(a_i)\bigr)k_i^\top,\qquad
-#    g_2=\sum_i\eta_i\,v_i\bigl(\mathrm{silu}(a_i)\circ u_i\bigr)^\top . \tag{E15.3} $$
+# $$ \begin{aligned} g_1&=\sum_i\eta_i\,\bigl(e_i\circ u_i\circ\mathrm{silu}'(a_i)\bigr)k_i^\top, \\
+#    g_3&=\sum_i\eta_i\,\bigl(e_i\circ\mathrm{silu}(a_i)\bigr)k_i^\top, \quad
+#    g_2=\sum_i\eta_i\,v_i\bigl(\mathrm{silu}(a_i)\circ u_i\bigr)^\top . \end{aligned} \tag{E15.3} $$
 #
 # Count the products a token takes part in:
 #
@@ -538,9 +538,9 @@ claim(
 #
 # It is tempting to let every device finish its step and to average the steps. Why is that wrong? First on paper. $\mathcal M$ keeps singular vectors and sets singular values to about 1. For a diagonal matrix that means: it keeps the signs. Two shards:
 #
-# $$ g_1=\begin{pmatrix}3&0\\0&1\end{pmatrix},\quad g_2=\begin{pmatrix}-1&0\\0&1\end{pmatrix}:\qquad
-#    \mathcal M(g_1+g_2)=\mathcal M\begin{pmatrix}2&0\\0&2\end{pmatrix}\approx\begin{pmatrix}1&0\\0&1\end{pmatrix},\qquad
-#    \tfrac12\bigl(\mathcal M(g_1)+\mathcal M(g_2)\bigr)\approx\begin{pmatrix}0&0\\0&1\end{pmatrix}. \tag{E15.9} $$
+# $$ \begin{aligned} &g_1=\begin{pmatrix}3&0\\0&1\end{pmatrix},\quad g_2=\begin{pmatrix}-1&0\\0&1\end{pmatrix}:\quad
+#    \mathcal M(g_1+g_2)=\mathcal M\begin{pmatrix}2&0\\0&2\end{pmatrix}\approx\begin{pmatrix}1&0\\0&1\end{pmatrix}, \\
+#    &\tfrac12\bigl(\mathcal M(g_1)+\mathcal M(g_2)\bigr)\approx\begin{pmatrix}0&0\\0&1\end{pmatrix}. \end{aligned} \tag{E15.9} $$
 #
 # In the first direction shard 1 says 3 and shard 2 says $-1$. Added up, that is a clear 2. Muon makes a vote of each, $+1$ and $-1$, and the direction is gone. **Muon is not linear: it forgets how loud a shard was.** Three things follow for the average of late steps.
 #
