@@ -278,11 +278,12 @@ def test_bad_arguments():
         assert message in str(error.value)
     shapes = lambda name, *args: eqx.filter_eval_shape(lambda m, *args: m(*args), layer(name), *args)  # noqa: E731
     _, state = shapes("muon", inputs())
+    mixed = state._replace(window=shapes("plain", inputs())[1].window)
     for message, call in {
         "x has shape [2, 10, 5]; expected [B, T, 6]": lambda: shapes("muon", inputs()[..., :5]),
         "expected WindowedState": lambda: shapes("muon", inputs(), state.memory),
         "state has keys of shape [2, 3, 2, 4]; expected [1, 3, 2, 4]": lambda: shapes("muon", inputs()[:1], state),
-        "momentum is None": lambda: shapes("plain", inputs(), state),
+        "momentum is None": lambda: shapes("plain", inputs(), mixed),
     }.items():
         with pytest.raises(ValueError) as error:
             call()
