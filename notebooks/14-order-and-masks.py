@@ -727,7 +727,7 @@ claim(
 #
 # There is none at any place if and only if the last place has none: $p=C-1$ gives $C-w\le0$. So, for texts that fill at least one chunk,
 #
-# $$ \text{no gap} \iff w\ge C, \qquad \text{missed: } \sum_{p=w}^{C-1}(p-w+1) = \frac{(C-w)(C-w+1)}{2} \;\text{ a chunk, if } w\le C . \tag{E14.15} $$
+# $$ \text{no gap} \iff w\ge C, \quad \text{missed: } \sum_{p=w}^{C-1}(p-w+1) = \frac{(C-w)(C-w+1)}{2} \;\text{ a chunk, if } w\le C . \tag{E14.15} $$
 #
 # **The off-by-one.** $w$ counts the token itself. In words about the past alone: a token must be able to look back at $C-1$ *earlier* tokens. For chunks of 2048 a library whose `window=(left, right)` counts earlier tokens wants `left` = 2047; one that counts the token itself, and is given 2047, misses one pair in every full chunk. The official layer gives its library `window_size=(w - 1, 0)` (`layer_lact_swiglu.py`, read in the source, not run), so its $w$ is ours. (A text shorter than $C$ needs only $w\ge T$.)
 #
