@@ -1,0 +1,302 @@
+"""Linear attention with one decay per head and token on a Hopper GPU, forward and backward.
+
+**Forward** (``walk``): one warpgroup per head and 64 value columns goes through the chunks. With G_t the sum of
+log gamma from the start of t's chunk up to t, and S the state before the chunk,
+
+    o_t = exp(G_t) S' q_t + sum_{i <= t} exp(G_t - G_i) (k_i . q_t) v_i        S <- exp(G_C) S + sum_i exp(G_C - G_i) k_i v_i'
+
+Every exponent is a difference of one chunk's sums and <= 0.
+
+**Backward.** dS, the gradient of the state, obeys the same recurrence from the end: dS_{t-1} = gamma_t (dS_t + q_t do_t').
+So dv, with dv_i = sum_{t >= i} zeta_ti (k_i . q_t) do_t, is the same walk in the other direction with the roles changed,
+(q, k, v, S_0) -> (k, q, do, dS_T). Both walks leave the state at each chunk's border behind in 16 bits (as the
+products read it), after which dq and dk of all chunks are independent (``between``):
+
+    dq_t = sum_{i <= t} zeta_ti (do_t . v_i) k_i + exp(G_t) S do_t        dk_i = sum_{t >= i} zeta_ti (do_t . v_i) q_t + exp(G_C - G_i) dS v_i
+
+**The decay.** exp(G_t) multiplies what q_t reads and exp(-G_i) what k_i writes, so dG_t = q_t . dq_t - k_t . dk_t, and G_C
+gets what the whole chunk hands on, <S_end, dS_end> = exp(G_C) <S, dS> + sum_i k_i . (exp(G_C - G_i) dS v_i). Ending the sums
+at the chunk is what keeps them accurate: over the whole sequence (dlog gamma_t = sum_{s >= t} dG_s, s up to T)
+thousands of rounded terms would have to cancel.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Float
+
+from ttt_teach.rules import tiles
+from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, transposed
+from ttt_teach.solvers.precision import full_precision
+
+
+def kernel(
+    q: Float[Array, "B T H K"],
+    k: Float[Array, "B T H K"],
+    v: Float[Array, "B T H V"],
+    log_decay: Float[Array, "B T H"] | None = None,
+    S: Float[Array, "B H K V"] | None = None,
+    *,
+    scale: float = 1.0,
+) -> tuple[Float[Array, "B T H V"], Float[Array, "B H K V"]]:
+    """o and the last S. q, k and v in 16 bits, K = V in {64, 128}; S and log_decay in float32."""
+    T = q.shape[1]
+    q, k, v = (tiles.whole_rows(x) for x in (q, k, v))
+    sums = None if log_decay is None else _sums(tiles.whole_rows(log_decay))
+    o, S = _heads(q, k, v, sums, S, scale)
+    return o[:, :T], S
+
+
+@full_precision
+def _sums(log_decay):
+    """G, ``[B, H, N * 64]``: cumulative within each chunk (see chunks.py). 1.5 MB where q has 100: XLA may do it."""
+    T = log_decay.shape[1]
+    g = jnp.pad(jnp.maximum(log_decay, tiles.RESET), [(0, 0), (0, -T % SIDE), (0, 0)])
+    g = g.swapaxes(1, 2).reshape(g.shape[0], g.shape[2], -1, SIDE)
+    return jnp.einsum("bhni,ti->bhnt", g, jnp.tri(SIDE, dtype=g.dtype)).reshape(*g.shape[:2], -1)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _heads(q, k, v, G, S, scale):
+    o, S, _ = walk(q, k, v, G, S, scale=scale)
+    return o, S
+
+
+def _forward(q, k, v, G, S, scale):
+    o, last, borders = walk(q, k, v, G, S, scale=scale, keep=True)
+    return (o, last), (q, k, v, G, S, borders)
+
+
+def _backward(scale, kept, slopes):
+    q, k, v, G, S, borders = kept
+    do, dlast = slopes
+    dv, dfirst, dborders = walk(k, q, do, G, dlast, scale=scale, backward=True, keep=True)
+    dq, dk, dG = between(q, k, v, do, borders, dborders, G, scale=scale)
+    return dq, dk, dv, dG, None if S is None else dfirst
+
+
+_heads.defvjp(_forward, _backward)
+
+
+def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
+    """o_t = sum_i zeta_ti (scale a_t . b_i) c_i, the last state and, if ``keep``, the state before each chunk.
+
+    Forwards i <= t and (a, b, c) = (q, k, v); backwards i >= t, (k, q, do) and zeta_it. In shared memory (K = 128): a and b
+    16 KB each, c, the scores and o 8 KB each, the 16-bit copy of S 16 KB: 72 KB, so that three blocks share an SM and one
+    computes while another waits for memory. S itself, K x 64 float32, stays in registers from the first chunk to the last.
+    """
+    (B, T, H, K), V, dtype = a.shape, c.shape[-1], c.dtype
+    N = tiles.chunks(T)
+    decays, starts = G is not None, S is not None
+
+    def body(*refs, a_s, b_s, c_s, g_s, g2_s, p_s, o_s, S_s, arrived):
+        refs = iter(refs)
+        a_g, b_g, c_g = next(refs), next(refs), next(refs)
+        G_g, first_g = next(refs) if decays else None, next(refs) if starts else None
+        o_g, last_g, borders_g = next(refs), next(refs), next(refs) if keep else None
+        bi, h = lax.axis_index("b"), lax.axis_index("h")
+        mine = pl.ds(lax.axis_index("half") * SIDE, SIDE)  # this block's columns of c, o and S
+        mask = tiles.causal("columns" if backward else "rows")
+
+        def where(n):  # the n-th chunk of the walk
+            return (N - 1 - n if backward else n) * SIDE
+
+        def tokens(n):
+            return pl.ds(where(n), SIDE)
+
+        def fetch_a(n):
+            plgpu.copy_gmem_to_smem(a_g.at[bi, tokens(n), h], a_s, arrived.at[0])
+            if decays:
+                plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens(n)], g_s, arrived.at[3])
+                plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens(n)], g2_s, arrived.at[4])
+
+        def fetch_bc(n):
+            plgpu.copy_gmem_to_smem(b_g.at[bi, tokens(n), h], b_s, arrived.at[1])
+            plgpu.copy_gmem_to_smem(c_g.at[bi, tokens(n), h, mine], c_s, arrived.at[2])
+
+        def store_state(S):
+            for j, S_j in enumerate(S):
+                S_s[pl.ds(j * SIDE, SIDE)] = S_j.astype(dtype)
+            plgpu.commit_smem()
+
+        def chunk(n, S):
+            if keep:  # the state before this chunk; the engine reads it while we compute
+                plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, lax.div(where(n), SIDE), :, mine])
+            plgpu.barrier_wait(arrived.at[0])
+            plgpu.barrier_wait(arrived.at[1])
+            scores, o = products([(a_s, transposed(b_s))], [(a_s, S_s)])  # a_t . b_i; S' a_t
+            if decays:
+                plgpu.barrier_wait(arrived.at[3])
+                plgpu.barrier_wait(arrived.at[4])
+                row = plgpu.load(g_s, layout=tiles.PER_ROW)
+                column = plgpu.load(g2_s, layout=tiles.PER_COLUMN)
+                end = g_s[SIDE - 1]
+                away = by_column(column) - by_row(row) if backward else by_row(row) - by_column(column)
+                zeta = jnp.exp(jnp.where(mask, away, -jnp.inf))
+                scores = jnp.where(zeta == 0, 0.0, scores * zeta)
+                # what a read finds of S, what is left of a write at the chunk's end (backwards: its start)
+                reads, writes = jnp.exp(row), jnp.exp(end - row)
+                reads, writes = (writes, reads) if backward else (reads, writes)
+                o = o * by_row(reads)
+            else:
+                scores = jnp.where(mask, scores, 0.0)
+            p_s[...] = (scores * scale).astype(dtype)
+            plgpu.commit_smem()  # the scores are there, and a and G are free
+            pl.when(n + 1 < N)(lambda: fetch_a(n + 1))
+
+            plgpu.barrier_wait(arrived.at[2])
+            (inside,) = products([(p_s, c_s)])
+            o = inside + (o if backward else o * scale)
+            if decays or backward:
+                c = tiles.read(c_s) * (scale if backward else 1.0)
+                c = c * by_row(writes) if decays else c
+            plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last o has left o_s
+            plgpu.commit_smem()  # all 128 threads are done with c
+            o_s[...] = o.astype(dtype)
+            if decays or backward:
+                c_s[...] = c.astype(dtype)
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(o_s, o_g.at[bi, tokens(n), h, mine])
+
+            left = jnp.exp(end) if decays else 1.0
+            S = tuple(left * S_j + products([(transposed(block(b_s, j)), c_s)])[0] for j, S_j in enumerate(S))
+            if keep:
+                plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
+            plgpu.commit_smem()  # b, c and S_s are free
+            pl.when(n + 1 < N)(lambda: fetch_bc(n + 1))
+            store_state(S)
+            return S
+
+        first = jnp.zeros((), jnp.int32)  # traced: a known start would be refused where the last chunk reaches over the end
+        fetch_a(first)
+        fetch_bc(first)
+        rows = [pl.ds(j * SIDE, SIDE) for j in range(K // SIDE)]
+        if starts:
+            S = tuple(plgpu.load(first_g.at[bi, h, r, mine], layout=tiles.WGMMA, optimized=False) for r in rows)
+        else:
+            S = tuple(plgpu.layout_cast(jnp.zeros((SIDE, SIDE), jnp.float32), tiles.WGMMA) for _ in rows)
+        store_state(S)
+        S = tiles.steps(N, chunk, S)
+        for r, S_j in zip(rows, S, strict=True):
+            last_g[bi, h, r, mine] = S_j
+        plgpu.wait_smem_to_gmem(0)
+
+    outputs = [jax.ShapeDtypeStruct((B, T, H, V), dtype), jax.ShapeDtypeStruct((B, H, K, V), jnp.float32)]
+    if keep:
+        outputs.append(jax.ShapeDtypeStruct((B, H, N, K, V), dtype))
+    o, last, *borders = tiles.kernel(
+        body,
+        out_type=outputs,
+        grid=(V // SIDE, H, B),  # the first is the innermost: halves that share a and b run side by side
+        grid_names=("half", "h", "b"),
+        scratch_types={
+            "a_s": tiles.factor(SIDE, K, dtype),
+            "b_s": tiles.factor(SIDE, K, dtype),
+            "c_s": tiles.factor(SIDE, SIDE, dtype),
+            "g_s": plgpu.SMEM((SIDE,), jnp.float32),  # G twice: one load cannot be laid out by row and by column
+            "g2_s": plgpu.SMEM((SIDE,), jnp.float32),
+            "p_s": tiles.factor(SIDE, SIDE, dtype),
+            "o_s": tiles.factor(SIDE, SIDE, dtype),
+            "S_s": tiles.factor(K, SIDE, dtype),
+            "arrived": plgpu.Barrier(num_barriers=5),
+        },
+    )(*(x for x in (a, b, c, G, S) if x is not None))
+    return o, last, *(borders or [None])
+
+
+def between(q, k, v, do, S, dS, G, *, scale):
+    """dq, dk and dG, every chunk for itself: one block per head, chunk and 64 key columns.
+
+    In shared memory (V = 128): q and k 8 KB each, v, do, S and dS 16 KB each, the scores 8 KB: 88 KB, two blocks an SM.
+    """
+    (B, T, H, K), V, dtype = q.shape, v.shape[-1], q.dtype
+    N, decays = tiles.chunks(T), G is not None
+
+    def body(*refs, q_s, k_s, v_s, do_s, S_s, dS_s, g_s, g2_s, p_s, dots_s, whole_s, arrived):
+        refs = iter(refs)
+        q_g, k_g, v_g, do_g, S_g, dS_g = (next(refs) for _ in range(6))
+        G_g = next(refs) if decays else None
+        dq_g, dk_g = next(refs), next(refs)
+        dots_g, whole_g = (next(refs), next(refs)) if decays else (None, None)
+        half, n, h, bi = (lax.axis_index(name) for name in ("half", "n", "h", "b"))
+        tokens, mine = pl.ds(n * SIDE, SIDE), pl.ds(half * SIDE, SIDE)
+
+        plgpu.copy_gmem_to_smem(do_g.at[bi, tokens, h], do_s, arrived.at[0])
+        plgpu.copy_gmem_to_smem(v_g.at[bi, tokens, h], v_s, arrived.at[1])
+        plgpu.copy_gmem_to_smem(S_g.at[bi, h, n, mine], S_s, arrived.at[2])
+        plgpu.copy_gmem_to_smem(dS_g.at[bi, h, n, mine], dS_s, arrived.at[3])
+        plgpu.copy_gmem_to_smem(q_g.at[bi, tokens, h, mine], q_s, arrived.at[4])
+        plgpu.copy_gmem_to_smem(k_g.at[bi, tokens, h, mine], k_s, arrived.at[5])
+        if decays:
+            plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, arrived.at[6])
+            plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g2_s, arrived.at[7])
+        for i in range(6 + 2 * decays):
+            plgpu.barrier_wait(arrived.at[i])
+
+        # do_t . v_i; S do_t and dS v_i, the parts that cross the chunk's borders
+        scores, dq, dk = products(
+            [(do_s, transposed(v_s))], [(do_s, transposed(S_s))], [(v_s, transposed(dS_s))]
+        )
+        mask = tiles.causal("rows")
+        if decays:
+            row = plgpu.load(g_s, layout=tiles.PER_ROW)
+            column = plgpu.load(g2_s, layout=tiles.PER_COLUMN)
+            end = g_s[SIDE - 1]
+            zeta = jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf))
+            scores = jnp.where(zeta == 0, 0.0, scores * zeta)
+            dq, dk = dq * by_row(jnp.exp(row)), dk * by_row(jnp.exp(end - row))
+            handed_on = jnp.sum(tiles.read(k_s) * dk, axis=1)
+        else:
+            scores = jnp.where(mask, scores, 0.0)
+        p_s[...] = (scores * scale).astype(dtype)
+        plgpu.commit_smem()
+        inside_q, inside_k = products([(p_s, k_s)], [(transposed(p_s), q_s)])
+        dq, dk = inside_q + scale * dq, inside_k + dk
+        if decays:
+            dots_s[...] = jnp.sum(tiles.read(q_s) * dq, axis=1) - jnp.sum(tiles.read(k_s) * dk, axis=1)
+            for j in range(V // SIDE):
+                both = tiles.read(block(S_s, j)) * tiles.read(block(dS_s, j))
+                handed_on = handed_on + jnp.exp(end) * jnp.sum(both, axis=1)
+            whole_s[...] = handed_on  # by token and by key channel, one on top of the other: only the sum is wanted
+        plgpu.commit_smem()  # all threads are done with q and k, whose places dq and dk take
+        q_s[...] = dq.astype(dtype)
+        k_s[...] = dk.astype(dtype)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(q_s, dq_g.at[bi, tokens, h, mine])
+        plgpu.copy_smem_to_gmem(k_s, dk_g.at[bi, tokens, h, mine])
+        if decays:
+            plgpu.copy_smem_to_gmem(dots_s, dots_g.at[half, bi, h, tokens])
+            plgpu.copy_smem_to_gmem(whole_s, whole_g.at[half, bi, h, tokens])
+        plgpu.wait_smem_to_gmem(0)
+
+    halves = K // SIDE
+    per_token = jax.ShapeDtypeStruct((halves, B, H, N * SIDE), jnp.float32)
+    vector = plgpu.SMEM((SIDE,), jnp.float32)
+    dq, dk, *dots = tiles.kernel(
+        body,
+        out_type=[jax.ShapeDtypeStruct(x.shape, dtype) for x in (q, k)] + [per_token] * (2 * decays),
+        grid=(halves, N, H, B),
+        grid_names=("half", "n", "h", "b"),
+        scratch_types={
+            "q_s": tiles.factor(SIDE, SIDE, dtype),
+            "k_s": tiles.factor(SIDE, SIDE, dtype),
+            "v_s": tiles.factor(SIDE, V, dtype),
+            "do_s": tiles.factor(SIDE, V, dtype),
+            "S_s": tiles.factor(SIDE, V, dtype),
+            "dS_s": tiles.factor(SIDE, V, dtype),
+            "g_s": vector,
+            "g2_s": vector,
+            "p_s": tiles.factor(SIDE, SIDE, dtype),
+            "dots_s": vector,
+            "whole_s": vector,
+            "arrived": plgpu.Barrier(num_barriers=8),
+        },
+    )(*(x for x in (q, k, v, do, S, dS, G) if x is not None))
+    if not decays:
+        return dq, dk, None
+    dG, whole = (x.sum(0).reshape(B, H, N, SIDE) for x in dots)
+    return dq, dk, dG.at[..., -1].add(whole.sum(-1)).reshape(B, H, -1)

@@ -1,0 +1,150 @@
+"""What the kernels share: tiles of 64 on a Hopper GPU (Pallas, Mosaic GPU), and where such a kernel can run.
+
+A kernel is one warpgroup (128 threads) that sees three memories:
+
+- **global**: the arguments and results. The copy engine (TMA) brings boxes of them to shared memory and back. A box that
+  reaches over the end of an array is filled with zeros on the way in and cut off on the way out, so a last chunk of
+  fewer tokens needs no code: tokens that do not exist have q = k = v = 0 and write nothing.
+- **shared**: the 16-bit factors of the matrix products, in the swizzled order that wgmma reads.
+- **registers**: float32, every sum and every decay; a 64 x 64 tile is 32 registers in each thread.
+
+Ordinary reads and writes of shared memory and those of the engines are not ordered by themselves: ``commit_smem``
+stands between, and is the barrier among the 128 threads too.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax._src import config as _config  # the one thing that is not public: is GPU interpret mode on?
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+SIDE = 64  # tokens in a chunk, and the smallest tile of wgmma
+WIDTHS = (64, 128)
+HALVES = (jnp.bfloat16, jnp.float16)
+# exp(-104) is 0 in float32, so a log-decay cut off here changes no product, and sums over a chunk stay below 6656,
+# where float32 still resolves 5e-4: less than a decay is rounded by afterwards.
+RESET = -104.0
+
+WGMMA = plgpu.Layout.WGMMA
+PER_ROW, PER_COLUMN = WGMMA.reduce(1), WGMMA.reduce(0)
+
+
+# -- where a kernel runs -----------------------------------------------------------------------------------------------
+
+
+def interpreted() -> bool:
+    """Whether ``plgpu.force_gpu_interpret_mode`` or ``set_gpu_interpret_mode`` asks for a simulated GPU."""
+    return isinstance(_config.pallas_tpu_interpret_mode_context_manager.value, plgpu.InterpretGPUParams)
+
+
+@functools.cache
+def on_hopper() -> bool:
+    """Whether JAX computes on GPUs of compute capability 9.0 here."""
+    return jax.default_backend() == "gpu" and getattr(jax.devices()[0], "compute_capability", None) == "9.0"
+
+
+def no_place() -> str | None:
+    """Why no kernel runs here, or None if one does."""
+    if interpreted() or on_hopper():
+        return None
+    return f"needs a Hopper GPU (or JAX's GPU interpret mode), and this is {jax.devices()[0].device_kind}"
+
+
+def refusal(**arrays: Array) -> str | None:
+    """Why these ``[B, T, H, D]`` arrays are nothing for a kernel, or None if they are."""
+    (first, like), *_ = arrays.items()
+    for name, x in arrays.items():
+        if x.dtype not in HALVES:
+            return f"takes bfloat16 or float16, and {name} is {x.dtype}"
+        if x.dtype != like.dtype:
+            return f"takes one dtype, and {first} is {like.dtype}, {name} is {x.dtype}"
+        if x.shape[-1] not in WIDTHS or x.shape[-1] != like.shape[-1]:
+            return f"takes K = V in {{64, 128}}, and {name} has {x.shape[-1]} channels, {first} has {like.shape[-1]}"
+        if 0 in x.shape:
+            return f"takes no empty array, and {name} has shape {list(x.shape)}"
+    return None
+
+
+# -- building one ------------------------------------------------------------------------------------------------------
+
+
+def kernel(body, **options):
+    """``plgpu.kernel``, layouts inferred for the whole warpgroup, exp as the special-function unit has it (2 ulp)."""
+    params = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup, approx_math=True)
+    return plgpu.kernel(body, compiler_params=params, **options)
+
+
+def factor(rows: int, columns: int, dtype):
+    """Shared memory for a factor of wgmma: 8 x 64 blocks of 16-bit numbers, each row of 128 bytes swizzled."""
+    return plgpu.SMEM((rows, columns), dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
+
+
+def products(*sums):
+    """``[(x, y), ...] -> sum of x @ y`` for each argument, factors in shared memory, sums in registers.
+
+    All are issued before the first is waited for, so that the tensor core does not idle between them.
+    """
+
+    def run(*accumulators):
+        for acc, pairs in zip(accumulators, sums, strict=True):
+            for x, y in pairs:
+                plgpu.wgmma(acc, x, y)
+        return tuple(acc[...] for acc in accumulators)
+
+    shapes = [(pairs[0][0].shape[0], pairs[0][1].shape[1]) for pairs in sums]
+    return pl.run_scoped(run, *(plgpu.ACC(shape, jnp.float32) for shape in shapes))
+
+
+def transposed(x):
+    """x' as a factor: only the description of the tile changes, nothing moves."""
+    return x.transpose((1, 0))
+
+
+def block(x, i: int, axis: int = 1):
+    """The i-th 64 columns (or rows, with axis 0) of a tile in shared memory."""
+    return x.at[:, pl.ds(i * SIDE, SIDE)] if axis else x.at[pl.ds(i * SIDE, SIDE)]
+
+
+def read(tile) -> Array:
+    """A 16-bit tile in shared memory as float32 in registers, laid out as wgmma's results are."""
+    return plgpu.load(tile, layout=WGMMA).astype(jnp.float32)
+
+
+def by_row(x: Array, columns: int = SIDE) -> Array:
+    """[64] -> [64, columns], one number for each row."""
+    return plgpu.layout_cast(lax.broadcast_in_dim(x, (SIDE, columns), (0,)), WGMMA)
+
+
+def by_column(x: Array) -> Array:
+    """[64] -> [64, 64], one number for each column."""
+    return plgpu.layout_cast(lax.broadcast_in_dim(x, (SIDE, SIDE), (1,)), WGMMA)
+
+
+def causal(later: str) -> Array:
+    """[64, 64] of booleans: the token of the row is at or after that of the column; or, ``later="columns"``, before."""
+    row = plgpu.broadcasted_iota(jnp.int32, (SIDE, SIDE), 0, layout=WGMMA)
+    column = plgpu.broadcasted_iota(jnp.int32, (SIDE, SIDE), 1, layout=WGMMA)
+    return row >= column if later == "rows" else column >= row
+
+
+def whole_rows(x: Array) -> Array:
+    """``[B, T, ...]`` with zeros up to a T that is at least 64 and a multiple of 8: a swizzled box has 8 rows a piece.
+
+    The only copy a kernel makes of its arguments, and only for such T; what is missing to a multiple of 64 is never stored.
+    """
+    T = x.shape[1]
+    more = max(-T % 8, SIDE - T)
+    return jnp.pad(x, [(0, 0), (0, more)] + [(0, 0)] * (x.ndim - 2)) if more else x
+
+
+def chunks(T: int) -> int:
+    return -(-T // SIDE)
+
+
+def steps(n: int, body, start):
+    """``lax.fori_loop`` with a 32-bit counter, also where JAX counts in 64."""
+    return lax.fori_loop(np.int32(0), np.int32(n), body, start)
