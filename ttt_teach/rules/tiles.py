@@ -78,9 +78,9 @@ def kernel(body, **options):
     return plgpu.kernel(body, compiler_params=params, **options)
 
 
-def factor(rows: int, columns: int, dtype):
-    """Shared memory for a factor of wgmma: 8 x 64 blocks of 16-bit numbers, each row of 128 bytes swizzled."""
-    return plgpu.SMEM((rows, columns), dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
+def factor(*shape: int, dtype):
+    """Shared memory for factors of wgmma: 8 x 64 blocks of 16-bit numbers, each row of 128 bytes swizzled."""
+    return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
 
 
 def products(*sums):

@@ -86,14 +86,14 @@ def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
     """o_t = sum_i zeta_ti (scale a_t . b_i) c_i, the last state and, if ``keep``, the state before each chunk.
 
     Forwards i <= t and (a, b, c) = (q, k, v); backwards i >= t, (k, q, do) and zeta_it. In shared memory (K = 128): a and b
-    16 KB each, c, the scores and o 8 KB each, the 16-bit copy of S 16 KB: 72 KB, so that three blocks share an SM and one
-    computes while another waits for memory. S itself, K x 64 float32, stays in registers from the first chunk to the last.
+    16 KB and c 8 KB, each twice, the scores (and then o) 8 KB, the 16-bit copy of S 16 KB: 105 KB with the decays, two
+    blocks an SM. S itself, K x 64 float32, stays in registers from the first chunk to the last.
     """
     (B, T, H, K), V, dtype = a.shape, c.shape[-1], c.dtype
     N = tiles.chunks(T)
     decays, starts = G is not None, S is not None
 
-    def body(*refs, a_s, b_s, c_s, g_s, g2_s, p_s, o_s, S_s, arrived):
+    def body(*refs, a_s, b_s, c_s, g_s, g2_s, p_s, S_s, arrived):
         refs = iter(refs)
         a_g, b_g, c_g = next(refs), next(refs), next(refs)
         G_g, first_g = next(refs) if decays else None, next(refs) if starts else None
@@ -102,21 +102,18 @@ def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
         mine = pl.ds(lax.axis_index("half") * SIDE, SIDE)  # this block's columns of c, o and S
         mask = tiles.causal("columns" if backward else "rows")
 
-        def where(n):  # the n-th chunk of the walk
-            return (N - 1 - n if backward else n) * SIDE
+        def place(n):  # of the n-th chunk of the walk
+            return N - 1 - n if backward else n
 
-        def tokens(n):
-            return pl.ds(where(n), SIDE)
-
-        def fetch_a(n):
-            plgpu.copy_gmem_to_smem(a_g.at[bi, tokens(n), h], a_s, arrived.at[0])
+        def fetch(n):
+            slot, tokens = n & 1, pl.ds(place(n) * SIDE, SIDE)
+            there = arrived.at[slot]
+            plgpu.copy_gmem_to_smem(a_g.at[bi, tokens, h], a_s.at[slot], there)
+            plgpu.copy_gmem_to_smem(b_g.at[bi, tokens, h], b_s.at[slot], there)
+            plgpu.copy_gmem_to_smem(c_g.at[bi, tokens, h, mine], c_s.at[slot], there)
             if decays:
-                plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens(n)], g_s, arrived.at[3])
-                plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens(n)], g2_s, arrived.at[4])
-
-        def fetch_bc(n):
-            plgpu.copy_gmem_to_smem(b_g.at[bi, tokens(n), h], b_s, arrived.at[1])
-            plgpu.copy_gmem_to_smem(c_g.at[bi, tokens(n), h, mine], c_s, arrived.at[2])
+                plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s.at[slot], there)
+                plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g2_s.at[slot], there)
 
         def store_state(S):
             for j, S_j in enumerate(S):
@@ -124,56 +121,49 @@ def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
             plgpu.commit_smem()
 
         def chunk(n, S):
+            slot = n & 1
+            a, b, c = a_s.at[slot], b_s.at[slot], c_s.at[slot]
+            pl.when(n + 1 < N)(lambda: fetch(n + 1))  # into the other slot, which the last chunk left
             if keep:  # the state before this chunk; the engine reads it while we compute
-                plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, lax.div(where(n), SIDE), :, mine])
-            plgpu.barrier_wait(arrived.at[0])
-            plgpu.barrier_wait(arrived.at[1])
-            scores, o = products([(a_s, transposed(b_s))], [(a_s, S_s)])  # a_t . b_i; S' a_t
+                plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, place(n), :, mine])
+            plgpu.barrier_wait(arrived.at[slot])
+
+            (scores,) = products([(a, transposed(b))])  # a_t . b_i
             if decays:
-                plgpu.barrier_wait(arrived.at[3])
-                plgpu.barrier_wait(arrived.at[4])
-                row = plgpu.load(g_s, layout=tiles.PER_ROW)
-                column = plgpu.load(g2_s, layout=tiles.PER_COLUMN)
-                end = g_s[SIDE - 1]
+                row = plgpu.load(g_s.at[slot], layout=tiles.PER_ROW)
+                column = plgpu.load(g2_s.at[slot], layout=tiles.PER_COLUMN)
+                end = g_s[slot, SIDE - 1]
                 away = by_column(column) - by_row(row) if backward else by_row(row) - by_column(column)
                 zeta = jnp.exp(jnp.where(mask, away, -jnp.inf))
                 scores = jnp.where(zeta == 0, 0.0, scores * zeta)
                 # what a read finds of S, what is left of a write at the chunk's end (backwards: its start)
                 reads, writes = jnp.exp(row), jnp.exp(end - row)
                 reads, writes = (writes, reads) if backward else (reads, writes)
-                o = o * by_row(reads)
             else:
                 scores = jnp.where(mask, scores, 0.0)
+            plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last o has left p_s
             p_s[...] = (scores * scale).astype(dtype)
-            plgpu.commit_smem()  # the scores are there, and a and G are free
-            pl.when(n + 1 < N)(lambda: fetch_a(n + 1))
-
-            plgpu.barrier_wait(arrived.at[2])
-            (inside,) = products([(p_s, c_s)])
-            o = inside + (o if backward else o * scale)
-            if decays or backward:
-                c = tiles.read(c_s) * (scale if backward else 1.0)
-                c = c * by_row(writes) if decays else c
-            plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last o has left o_s
-            plgpu.commit_smem()  # all 128 threads are done with c
-            o_s[...] = o.astype(dtype)
-            if decays or backward:
-                c_s[...] = c.astype(dtype)
             plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(o_s, o_g.at[bi, tokens(n), h, mine])
 
-            left = jnp.exp(end) if decays else 1.0
-            S = tuple(left * S_j + products([(transposed(block(b_s, j)), c_s)])[0] for j, S_j in enumerate(S))
+            inside, o = products([(p_s, c)], [(a, S_s)])
+            o = o * by_row(reads) if decays else o
+            o = inside + (o if backward else o * scale)
+            plgpu.commit_smem()  # all 128 threads are done with the scores, whose place o takes, and with c
+            p_s[...] = o.astype(dtype)
+            if decays or backward:
+                left = tiles.read(c) * (scale if backward else 1.0)
+                c[...] = (left * by_row(writes) if decays else left).astype(dtype)
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(p_s, o_g.at[bi, pl.ds(place(n) * SIDE, SIDE), h, mine])
+
+            fade = jnp.exp(end) if decays else 1.0
+            S = tuple(fade * S_j + products([(transposed(block(b, j)), c)])[0] for j, S_j in enumerate(S))
             if keep:
                 plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
-            plgpu.commit_smem()  # b, c and S_s are free
-            pl.when(n + 1 < N)(lambda: fetch_bc(n + 1))
             store_state(S)
             return S
 
-        first = jnp.zeros((), jnp.int32)  # traced: a known start would be refused where the last chunk reaches over the end
-        fetch_a(first)
-        fetch_bc(first)
+        fetch(jnp.zeros((), jnp.int32))  # traced: a known start is refused where the box reaches over the end
         rows = [pl.ds(j * SIDE, SIDE) for j in range(K // SIDE)]
         if starts:
             S = tuple(plgpu.load(first_g.at[bi, h, r, mine], layout=tiles.WGMMA, optimized=False) for r in rows)
@@ -194,15 +184,14 @@ def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
         grid=(V // SIDE, H, B),  # the first is the innermost: halves that share a and b run side by side
         grid_names=("half", "h", "b"),
         scratch_types={
-            "a_s": tiles.factor(SIDE, K, dtype),
-            "b_s": tiles.factor(SIDE, K, dtype),
-            "c_s": tiles.factor(SIDE, SIDE, dtype),
-            "g_s": plgpu.SMEM((SIDE,), jnp.float32),  # G twice: one load cannot be laid out by row and by column
-            "g2_s": plgpu.SMEM((SIDE,), jnp.float32),
-            "p_s": tiles.factor(SIDE, SIDE, dtype),
-            "o_s": tiles.factor(SIDE, SIDE, dtype),
-            "S_s": tiles.factor(K, SIDE, dtype),
-            "arrived": plgpu.Barrier(num_barriers=5),
+            "a_s": tiles.factor(2, SIDE, K, dtype=dtype),  # two slots: one fills while the other is computed with
+            "b_s": tiles.factor(2, SIDE, K, dtype=dtype),
+            "c_s": tiles.factor(2, SIDE, SIDE, dtype=dtype),
+            "g_s": plgpu.SMEM((2, SIDE), jnp.float32),  # G twice: one load cannot be laid out by row and by column
+            "g2_s": plgpu.SMEM((2, SIDE), jnp.float32),
+            "p_s": tiles.factor(SIDE, SIDE, dtype=dtype),
+            "S_s": tiles.factor(K, SIDE, dtype=dtype),
+            "arrived": plgpu.Barrier(num_arrivals=5 if decays else 3, num_barriers=2),
         },
     )(*(x for x in (a, b, c, G, S) if x is not None))
     return o, last, *(borders or [None])
@@ -282,15 +271,15 @@ def between(q, k, v, do, S, dS, G, *, scale):
         grid=(halves, N, H, B),
         grid_names=("half", "n", "h", "b"),
         scratch_types={
-            "q_s": tiles.factor(SIDE, SIDE, dtype),
-            "k_s": tiles.factor(SIDE, SIDE, dtype),
-            "v_s": tiles.factor(SIDE, V, dtype),
-            "do_s": tiles.factor(SIDE, V, dtype),
-            "S_s": tiles.factor(SIDE, V, dtype),
-            "dS_s": tiles.factor(SIDE, V, dtype),
+            "q_s": tiles.factor(SIDE, SIDE, dtype=dtype),
+            "k_s": tiles.factor(SIDE, SIDE, dtype=dtype),
+            "v_s": tiles.factor(SIDE, V, dtype=dtype),
+            "do_s": tiles.factor(SIDE, V, dtype=dtype),
+            "S_s": tiles.factor(SIDE, V, dtype=dtype),
+            "dS_s": tiles.factor(SIDE, V, dtype=dtype),
             "g_s": vector,
             "g2_s": vector,
-            "p_s": tiles.factor(SIDE, SIDE, dtype),
+            "p_s": tiles.factor(SIDE, SIDE, dtype=dtype),
             "dots_s": vector,
             "whole_s": vector,
             "arrived": plgpu.Barrier(num_barriers=8),
