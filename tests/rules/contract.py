@@ -36,6 +36,7 @@ class Common:
 
     rule = None
     forms: tuple[str, ...] = ()
+    kernel = False  # whether it has one, which its own file tests
     values = "v"
     linear_in: tuple[str, ...] = ("q", "v")
 
@@ -262,8 +263,8 @@ class Common:
                 assert {x.dtype for x in jax.tree.leaves((o, state))} == {jnp.dtype("float32")}
 
     def test_a_bad_form_or_chunk_is_named(self):
-        args = self.draw(16)
-        with pytest.raises(ValueError, match=f"form is 'fast'; .* has {', '.join(map(repr, self.forms))} and 'auto'"):
+        args, names = self.draw(16), ", ".join(map(repr, (*self.forms, *["kernel"] * self.kernel)))
+        with pytest.raises(ValueError, match=f"form is 'fast'; .* has {names} and 'auto'"):
             self.call(args, "fast")
         for wrong in (0, -64, 2.5, True, None):
             with pytest.raises(ValueError, match=f"chunk is {wrong}; expected a whole number of tokens >= 1"):

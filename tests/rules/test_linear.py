@@ -15,6 +15,7 @@ from ttt_teach.rules.linear import FORMS
 class TestLinear(Contract):
     rule = staticmethod(linear)
     forms = tuple(FORMS)
+    kernel = True
 
     def test_the_sum_by_hand(self, form):
         """o_t = sum over i <= t of v_i sum_a q_ta k_ia prod_{i<s<=t} gamma_sa, in plain Python."""

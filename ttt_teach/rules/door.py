@@ -120,9 +120,13 @@ def per_channel(log_decay: Array | None, size: SimpleNamespace) -> Array:
     return log_decay if log_decay.ndim == 4 else log_decay[..., None]
 
 
-def pick(rule: str, forms: Mapping[str, Callable], form: str) -> Callable:
-    """The form asked for; ``"auto"`` is the last that the rule has, the one for training on an accelerator."""
+def pick(rule: str, forms: Mapping[str, Callable], form: str, kernel: Callable | None = None) -> Callable:
+    """The form asked for; ``"auto"`` is the last that the rule has, the one for training on an accelerator.
+
+    A kernel, which has no form for one head, can be asked for by that name; when auto takes it the rule knows.
+    """
     name = list(forms)[-1] if form == "auto" else form
+    forms = forms | {"kernel": kernel} if kernel else forms
     if not isinstance(name, str) or name not in forms:
         raise ValueError(f"form is {form!r}; {rule} has {', '.join(map(repr, forms))} and 'auto'")
     return forms[name]
