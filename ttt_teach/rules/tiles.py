@@ -2,9 +2,9 @@
 
 A kernel is one warpgroup (128 threads) that sees three memories:
 
-- **global**: the arguments and results. The copy engine (TMA) brings boxes of them to shared memory and back. A box that
-  reaches over the end of an array is filled with zeros on the way in and cut off on the way out, so a last chunk of
-  fewer tokens needs no code: tokens that do not exist have q = k = v = 0 and write nothing.
+- **global**: the arguments and results. The copy engine (TMA) brings boxes of them to shared memory and back. A box
+  that reaches over the end of an array is filled with zeros on the way in and cut off on the way out, so a last chunk
+  of fewer tokens needs no code: tokens that do not exist have q = k = v = 0 and write nothing.
 - **shared**: the 16-bit factors of the matrix products, in the swizzled order that wgmma reads.
 - **registers**: float32, every sum and every decay; a 64 x 64 tile is 32 registers in each thread.
 
@@ -16,7 +16,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax._src import config as _config  # the one thing that is not public: is GPU interpret mode on?
 from jax.experimental import pallas as pl
@@ -134,7 +133,7 @@ def causal(later: str) -> Array:
 def whole_rows(x: Array) -> Array:
     """``[B, T, ...]`` with zeros up to a T that is at least 64 and a multiple of 8: a swizzled box has 8 rows a piece.
 
-    The only copy a kernel makes of its arguments, and only for such T; what is missing to a multiple of 64 is never stored.
+    The only copy a kernel makes of its arguments, and only for such T; what is missing to 64 n is never stored.
     """
     T = x.shape[1]
     more = max(-T % 8, SIDE - T)
@@ -146,5 +145,5 @@ def chunks(T: int) -> int:
 
 
 def steps(n: int, body, start):
-    """``lax.fori_loop`` with a 32-bit counter, also where JAX counts in 64."""
-    return lax.fori_loop(np.int32(0), np.int32(n), body, start)
+    """``lax.fori_loop`` whose body sees a 32-bit counter, also where JAX counts in 64."""
+    return lax.fori_loop(0, n, lambda i, carry: body(lax.convert_element_type(i, jnp.int32), carry), start)

@@ -35,9 +35,9 @@ def linear(
         scale: multiplies q.
         state: S before the first token, ``[B, H, K, V]``; zeros if None.
         form: ``"definition"`` (the weighted sum over all pairs, T^2 K V), ``"recurrent"`` (T K V, a scan),
-            ``"chunk"`` (T K V + T chunk (K + V), matrix products), ``"kernel"`` (the same sums as one kernel on a Hopper
-            GPU: q, k, v in bfloat16 or in float16, K = V = 64 or 128, a decay per head or none, chunks of 64) or
-            ``"auto"``: the kernel for what it covers where it can run, else chunk.
+            ``"chunk"`` (T K V + T chunk (K + V), matrix products), ``"kernel"`` (the same sums in a kernel for Hopper
+            GPUs: q, k, v in bfloat16 or float16, K = V in {64, 128}, a decay per head or none, chunk 64) or
+            ``"auto"``: on such a GPU the kernel for what it covers, else chunk.
         chunk: tokens in a chunk. A NaN in one reaches all outputs of its chunk.
 
     Returns:

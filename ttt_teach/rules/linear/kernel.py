@@ -3,21 +3,30 @@
 **Forward** (``walk``): one warpgroup per head and 64 value columns goes through the chunks. With G_t the sum of
 log gamma from the start of t's chunk up to t, and S the state before the chunk,
 
-    o_t = exp(G_t) S' q_t + sum_{i <= t} exp(G_t - G_i) (k_i . q_t) v_i        S <- exp(G_C) S + sum_i exp(G_C - G_i) k_i v_i'
+    o_t = exp(G_t) S' q_t + sum_{i <= t} exp(G_t - G_i) (k_i . q_t) v_i
+    S  <- exp(G_C) S + sum_i exp(G_C - G_i) k_i v_i'
 
-Every exponent is a difference of one chunk's sums and <= 0.
+Every exponent is a sum of log gamma over some tokens of one chunk, or a difference of two such sums, and <= 0.
 
-**Backward.** dS, the gradient of the state, obeys the same recurrence from the end: dS_{t-1} = gamma_t (dS_t + q_t do_t').
-So dv, with dv_i = sum_{t >= i} zeta_ti (k_i . q_t) do_t, is the same walk in the other direction with the roles changed,
-(q, k, v, S_0) -> (k, q, do, dS_T). Both walks leave the state at each chunk's border behind in 16 bits (as the
-products read it), after which dq and dk of all chunks are independent (``between``):
+**Backward.** dS, the gradient of the state, obeys the same recurrence from the end:
+dS_{t-1} = gamma_t (dS_t + q_t do_t'). So dv, with dv_i = sum_{t >= i} zeta_ti (k_i . q_t) do_t, is the same walk in the
+other direction with the roles changed, (q, k, v, S_0) -> (k, q, do, dS_T). Both walks leave the state at each chunk's
+border behind in 16 bits (as the products read it), after which dq and dk of all chunks are independent (``between``):
 
-    dq_t = sum_{i <= t} zeta_ti (do_t . v_i) k_i + exp(G_t) S do_t        dk_i = sum_{t >= i} zeta_ti (do_t . v_i) q_t + exp(G_C - G_i) dS v_i
+    dq_t = sum_{i <= t} zeta_ti (do_t . v_i) k_i + exp(G_t) S do_t
+    dk_i = sum_{t >= i} zeta_ti (do_t . v_i) q_t + exp(G_C - G_i) dS v_i
 
-**The decay.** exp(G_t) multiplies what q_t reads and exp(-G_i) what k_i writes, so dG_t = q_t . dq_t - k_t . dk_t, and G_C
-gets what the whole chunk hands on, <S_end, dS_end> = exp(G_C) <S, dS> + sum_i k_i . (exp(G_C - G_i) dS v_i). Ending the sums
-at the chunk is what keeps them accurate: over the whole sequence (dlog gamma_t = sum_{s >= t} dG_s, s up to T)
-thousands of rounded terms would have to cancel.
+**The decay.** exp(G_t) multiplies what q_t reads and exp(-G_i) what k_i writes, so dG_t = q_t . dq_t - k_t . dk_t, and
+G_C gets besides what the whole chunk hands on,
+
+    <S_end, dS_end> = exp(G_C) <S, dS> + sum_i k_i . (exp(G_C - G_i) dS v_i)
+
+Ending the sums at the chunk is what keeps them accurate: over the whole sequence (dlog gamma_t = sum_{s >= t} dG_s,
+s up to T) thousands of rounded terms would have to cancel.
+
+**What limits it** (H200, B 16, T 2048, H 12, D 128, bfloat16): 403 MB take 0.10 ms, the forward walk 0.20. Fewer
+dependent products in a chunk gained nothing, and three warpgroups a block, for which the registers are too few, lost
+half: what is left is probably the number of instructions between the products (mask, exp, 16-bit copies).
 """
 
 from functools import partial
@@ -85,9 +94,9 @@ _heads.defvjp(_forward, _backward)
 def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
     """o_t = sum_i zeta_ti (scale a_t . b_i) c_i, the last state and, if ``keep``, the state before each chunk.
 
-    Forwards i <= t and (a, b, c) = (q, k, v); backwards i >= t, (k, q, do) and zeta_it. In shared memory (K = 128): a and b
-    16 KB and c 8 KB, each twice, the scores (and then o) 8 KB, the 16-bit copy of S 16 KB: 105 KB with the decays, two
-    blocks an SM. S itself, K x 64 float32, stays in registers from the first chunk to the last.
+    Forwards i <= t and (a, b, c) = (q, k, v); backwards i >= t, (k, q, do) and zeta_it. In shared memory (K = 128): a
+    and b 16 KB and c 8 KB, each twice, the scores (and then o) 8 KB, the 16-bit copy of S 16 KB: 105 KB with the
+    decays, two blocks an SM. S itself, K x 64 float32, stays in registers from the first chunk to the last.
     """
     (B, T, H, K), V, dtype = a.shape, c.shape[-1], c.dtype
     N = tiles.chunks(T)
@@ -157,7 +166,8 @@ def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
             plgpu.copy_smem_to_gmem(p_s, o_g.at[bi, pl.ds(place(n) * SIDE, SIDE), h, mine])
 
             fade = jnp.exp(end) if decays else 1.0
-            S = tuple(fade * S_j + products([(transposed(block(b, j)), c)])[0] for j, S_j in enumerate(S))
+            written = products(*([(transposed(block(b, j)), c)] for j in range(K // SIDE)))
+            S = tuple(fade * S_j + more for S_j, more in zip(S, written, strict=True))
             if keep:
                 plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
             store_state(S)
@@ -227,9 +237,7 @@ def between(q, k, v, do, S, dS, G, *, scale):
             plgpu.barrier_wait(arrived.at[i])
 
         # do_t . v_i; S do_t and dS v_i, the parts that cross the chunk's borders
-        scores, dq, dk = products(
-            [(do_s, transposed(v_s))], [(do_s, transposed(S_s))], [(v_s, transposed(dS_s))]
-        )
+        scores, dq, dk = products([(do_s, transposed(v_s))], [(do_s, transposed(S_s))], [(v_s, transposed(dS_s))])
         mask = tiles.causal("rows")
         if decays:
             row = plgpu.load(g_s, layout=tiles.PER_ROW)
