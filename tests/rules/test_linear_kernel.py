@@ -29,15 +29,17 @@ TOLERANCE = {"bfloat16": 4e-3, "float16": 5e-4}
 
 
 @pytest.fixture(autouse=True)
-def somewhere():
-    """Inside the interpreter unless there is a GPU; no race may be left behind."""
+def somewhere(capsys):
+    """Inside the interpreter unless there is a GPU; no race may be found there.
+
+    It prints each one (and newer versions raise); what it keeps is about the last kernel only.
+    """
     with contextlib.ExitStack() as stack:
         if not tiles.on_hopper():
             stack.enter_context(plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams(detect_races=True)))
         try:
             yield
-            found = interpreter.gpu_callbacks._races  # None if no kernel ran
-            assert found is None or not found.races_found
+            assert "RACE DETECTED" not in capsys.readouterr().out
         finally:
             interpreter.reset_gpu_interpret_mode_state()
 

@@ -9,7 +9,8 @@ A kernel is one warpgroup (128 threads) that sees three memories:
 - **registers**: float32, every sum and every decay; a 64 x 64 tile is 32 registers in each thread.
 
 Ordinary reads and writes of shared memory and those of the engines are not ordered by themselves: ``commit_smem``
-stands between, and is the barrier among the 128 threads too.
+stands between, and is the barrier among the 128 threads too. JAX's interpreter takes a warpgroup for one thread: it
+finds a wait for an engine that is missing, but not a missing barrier among the threads, so say at each what it is for.
 """
 
 import functools
