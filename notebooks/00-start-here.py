@@ -286,7 +286,7 @@ claim(
 # | – | `solver` | `CG(max_steps, tol)` | how Mesa's system is solved; `PCG` is the same with a preconditioner |
 # | $\epsilon$ | `tol` | number | stop once the residual is at most $\epsilon$ times the first |
 # | – | `max_steps` | number | and after so many steps in any case |
-# | – | `form` | text | `"definition"`, `"recurrent"`, `"chunk"`, or `"auto"`, the fastest there is |
+# | – | `form` | text | `"definition"`, `"recurrent"`, `"chunk"`, `"kernel"` (where a rule has one, on a Hopper GPU), or `"auto"`, the fastest there is |
 # | $C$ | `chunk` | number | how many tokens a chunk has; in LaCT it is part of the rule |
 #
 # $B$ batch, $T$ time, $H$ heads (the letter is also Mesa's matrix; the place tells which), $K$ key width, $V$ value width. A result is a pair: the

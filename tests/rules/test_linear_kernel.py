@@ -19,6 +19,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ttt_teach import linear
 from ttt_teach.rules import tiles
+from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.linear.kernel import kernel
 
 pytestmark = pytest.mark.timeout(120, method="thread")  # a kernel that waits for ever does not see signals
@@ -35,7 +36,7 @@ def somewhere(capsys):
     It prints each one (and newer versions raise); what it keeps is about the last kernel only.
     """
     with contextlib.ExitStack() as stack:
-        if not tiles.on_hopper():
+        if not on_hopper():
             stack.enter_context(plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams(detect_races=True)))
         try:
             yield
@@ -148,7 +149,7 @@ def test_vmap():
 def test_lowers_for_hopper_without_one(D, decay):
     """Layout inference, the dialect's checks and the limit of shared memory, forward and backward."""
     args, slopes = draw(T=136, D=D, decay=decay)
-    none = contextlib.nullcontext() if tiles.on_hopper() else plgpu.force_gpu_interpret_mode(None)
+    none = contextlib.nullcontext() if on_hopper() else plgpu.force_gpu_interpret_mode(None)
     with none:
         run = jax.jit(partial(pull, lambda x: kernel(x["q"], x["k"], x["v"], x.get("log_decay"), x["state"])))
         text = run.trace(args, slopes).lower(lowering_platforms=("cuda",)).as_text()
@@ -173,12 +174,12 @@ def test_what_it_does_not_cover_is_named():
     with pytest.raises(ValueError, match="form is 'kernel', which takes chunk = 64, and chunk is 32"):
         linear(**args, form="kernel", chunk=32)
     with plgpu.force_gpu_interpret_mode(None):
-        if not tiles.on_hopper():
+        if not on_hopper():
             refuses("needs a Hopper GPU .*, and this is cpu")
 
 
 def test_auto_takes_the_kernel_on_hopper_only():
     args, _ = draw(5, T=8)
     o, _ = linear(**args)
-    want, _ = linear(**args, form="kernel" if tiles.on_hopper() else "chunk")
+    want, _ = linear(**args, form="kernel" if on_hopper() else "chunk")
     np.testing.assert_array_equal(o, want)

@@ -7,7 +7,7 @@ on the way in, spreads the form over batch and heads, and gives the output back 
 import inspect
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 
 import jax
@@ -120,16 +120,22 @@ def per_channel(log_decay: Array | None, size: SimpleNamespace) -> Array:
     return log_decay if log_decay.ndim == 4 else log_decay[..., None]
 
 
-def pick(rule: str, forms: Mapping[str, Callable], form: str, kernel: Callable | None = None) -> Callable:
+def pick(rule: str, forms: Mapping[str, Callable], form: str, *, kernel: bool = False) -> Callable | None:
     """The form asked for; ``"auto"`` is the last that the rule has, the one for training on an accelerator.
 
-    A kernel, which has no form for one head, can be asked for by that name; when auto takes it the rule knows.
+    None is the rule's kernel, if it has one: that is no form for a single head, and the rule calls it itself.
     """
     name = list(forms)[-1] if form == "auto" else form
-    forms = forms | {"kernel": kernel} if kernel else forms
-    if not isinstance(name, str) or name not in forms:
-        raise ValueError(f"form is {form!r}; {rule} has {', '.join(map(repr, forms))} and 'auto'")
-    return forms[name]
+    names = (*forms, "kernel") if kernel else tuple(forms)
+    if not isinstance(name, str) or name not in names:
+        raise ValueError(f"form is {form!r}; {rule} has {', '.join(map(repr, names))} and 'auto'")
+    return forms.get(name)
+
+
+@cache
+def on_hopper() -> bool:
+    """Whether JAX computes on GPUs of compute capability 9.0 here."""
+    return jax.default_backend() == "gpu" and getattr(jax.devices()[0], "compute_capability", None) == "9.0"
 
 
 def each_head(form: Callable, tokens: tuple, states: tuple, heads: tuple = (), shared: tuple = (), **options) -> tuple:

@@ -13,14 +13,14 @@ stands between, and is the barrier among the 128 threads too. JAX's interpreter 
 finds a wait for an engine that is missing, but not a missing barrier among the threads, so say at each what it is for.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax._src import config as _config  # the one thing that is not public: is GPU interpret mode on?
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from ttt_teach.rules.door import on_hopper
 
 SIDE = 64  # tokens in a chunk, and the smallest tile of wgmma
 WIDTHS = (64, 128)
@@ -39,12 +39,6 @@ PER_ROW, PER_COLUMN = WGMMA.reduce(1), WGMMA.reduce(0)
 def interpreted() -> bool:
     """Whether ``plgpu.force_gpu_interpret_mode`` or ``set_gpu_interpret_mode`` asks for a simulated GPU."""
     return isinstance(_config.pallas_tpu_interpret_mode_context_manager.value, plgpu.InterpretGPUParams)
-
-
-@functools.cache
-def on_hopper() -> bool:
-    """Whether JAX computes on GPUs of compute capability 9.0 here."""
-    return jax.default_backend() == "gpu" and getattr(jax.devices()[0], "compute_capability", None) == "9.0"
 
 
 def no_place() -> str | None:

@@ -4,10 +4,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from ttt_teach.rules import door, tiles
+from ttt_teach.rules import door
 from ttt_teach.rules.linear.chunk import chunkwise
 from ttt_teach.rules.linear.definition import definition
-from ttt_teach.rules.linear.kernel import kernel
 from ttt_teach.rules.linear.recurrent import recurrent
 
 FORMS = {"definition": definition, "recurrent": recurrent, "chunk": chunkwise}
@@ -48,7 +47,7 @@ def linear(
         ValueError: a shape or dtype that disagrees, log_decay > 0, an unknown form, a chunk below 1; for
             ``form="kernel"`` the reason why it does not cover this call.
     """
-    run = door.pick("linear", FORMS, form, kernel)
+    run = door.pick("linear", FORMS, form, kernel=True)
     x, size = door.enter(
         q=(q, "B T H K"),
         k=(k, "B T H K"),
@@ -56,37 +55,21 @@ def linear(
         log_decay=(log_decay, "B T H", "B T H K", None),
         state=(state, "B H K V", None),
     )
-    chunk = door.length("chunk", chunk)
-    if form == "kernel" or (form == "auto" and tiles.on_hopper()):
+    chunk, factor = door.length("chunk", chunk), door.number("scale", scale, size.dtype)
+    decays = door.per_channel(x.log_decay, size)
+    if run is None or (form == "auto" and door.on_hopper()):
+        from ttt_teach.rules.linear import kernel  # Pallas is loaded where a kernel may run, and nowhere else
+
         q, k, v = (jnp.asarray(z) for z in (q, k, v))
-        why = _not_for_the_kernel(q, k, v, x.log_decay, size.dtype, chunk)
+        why = kernel.refusal(q, k, v, x.log_decay, size.dtype, chunk)
         if why is None:
-            return _kernel(q, k, v, x, size, scale)
-        if form == "kernel":
+            return kernel.kernel(q, k, v, x.log_decay, x.state, scale=float(scale) if door.known(scale) else factor)
+        if run is None:
             raise ValueError(f"form is 'kernel', which {why}")
     o, S = door.each_head(
         run,
-        tokens=(x.q * door.number("scale", scale, size.dtype), x.k, x.v, door.per_channel(x.log_decay, size)),
+        tokens=(x.q * factor, x.k, x.v, decays),
         states=(door.start(x.state, size.B, size.H, size.K, size.V, dtype=size.dtype),),
         chunk=chunk,
     )
     return door.leave(o, v), S
-
-
-def _not_for_the_kernel(q, k, v, log_decay, dtype, chunk) -> str | None:
-    if chunk != tiles.SIDE:
-        return f"takes chunk = {tiles.SIDE}, and chunk is {chunk}"
-    if log_decay is not None and log_decay.ndim == 4:
-        return "takes one decay per head, and log_decay has one per key channel"
-    if dtype != jnp.float32:
-        return "sums in float32, and an argument is float64"
-    return tiles.refusal(q=q, k=k, v=v) or tiles.no_place()
-
-
-def _kernel(q, k, v, x, size, scale):
-    door.per_channel(x.log_decay, size)  # complains if it is positive
-    factor = door.number("scale", scale, size.dtype)
-    if door.known(scale):
-        return kernel(q, k, v, x.log_decay, x.state, scale=float(scale))
-    # It is compiled for a number. One that is known only later goes to q, and is rounded with it.
-    return kernel((x.q * factor).astype(q.dtype), k, v, x.log_decay, x.state)

@@ -43,6 +43,17 @@ from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, tran
 from ttt_teach.solvers.precision import full_precision
 
 
+def refusal(q: Array, k: Array, v: Array, log_decay: Array | None, dtype, chunk: int) -> str | None:
+    """Why the kernel does not do this call, or None if it does. dtype: what the other forms would compute in."""
+    if chunk != SIDE:
+        return f"takes chunk = {SIDE}, and chunk is {chunk}"
+    if log_decay is not None and log_decay.ndim == 4:
+        return "takes one decay per head, and log_decay has one per key channel"
+    if dtype != jnp.float32:
+        return "sums in float32, and an argument is float64"
+    return tiles.refusal(q=q, k=k, v=v) or tiles.no_place()
+
+
 def kernel(
     q: Float[Array, "B T H K"],
     k: Float[Array, "B T H K"],
@@ -50,10 +61,12 @@ def kernel(
     log_decay: Float[Array, "B T H"] | None = None,
     S: Float[Array, "B H K V"] | None = None,
     *,
-    scale: float = 1.0,
+    scale: float | Float[Array, ""] = 1.0,
 ) -> tuple[Float[Array, "B T H V"], Float[Array, "B H K V"]]:
     """o and the last S. q, k and v in 16 bits, K = V in {64, 128}; S and log_decay in float32."""
     T = q.shape[1]
+    if not isinstance(scale, float):  # it is compiled for a number: one known only later is rounded with q
+        q, scale = (q.astype(scale.dtype) * scale).astype(q.dtype), 1.0
     q, k, v = (tiles.whole_rows(x) for x in (q, k, v))
     sums = None if log_decay is None else _sums(tiles.whole_rows(log_decay))
     o, S = _heads(q, k, v, sums, S, scale)
