@@ -64,7 +64,8 @@ def move(explorer, slider):
 
 def test_every_slider_of_every_page_moves(page, origin, pages):
     moved = 0
-    for name in pages:
+    # Served as a site they are the same files: there two pages are enough.
+    for name in pages if origin.startswith("file") else pages[1:3]:
         page.goto(f"{origin}/{name}")
         for explorer in page.locator("figure.explorer").all():
             for slider in explorer.get_by_role("slider").all():

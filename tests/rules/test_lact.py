@@ -368,8 +368,7 @@ class TestLaCT(Common):
         tokens = sum(x.size for x in (q, k, v, lr, momentum))
         assert kept < 1.1 * tokens + 4 * (T // 32) * 3 * D * D
 
-    @pytest.mark.parametrize("muon", [False, True])
-    def test_second_derivatives(self, muon):
+    def test_second_derivatives(self, muon=True):
         """Of the chunk form's rules inside its scan, against autodiff of the stated loss twice."""
         drawn = self.draw(36, T=7, H=1, K=3, V=3)
         args = {name: drawn[name] for name in ("q", "k", "v", "lr", "weights", "momentum")}

@@ -1,11 +1,11 @@
 """The files that say what the project asks of a machine agree, and no file is tied to one machine."""
 
+import functools
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from importlib.metadata import distribution
 from itertools import chain
 from pathlib import Path
@@ -64,19 +64,22 @@ def applies(requirement: Requirement, extra: str) -> bool:
     return not requirement.marker or requirement.marker.evaluate({"extra": extra})
 
 
-def text_lines() -> Iterator[tuple[Path, str]]:
+@functools.cache
+def text_lines() -> list[tuple[Path, str]]:
     """Every line of every text file that is committed, or would be."""
     if not (ROOT / ".git").exists():
         pytest.skip("only git knows which files belong to the project")
     git = ["git", "-c", "safe.directory=*"]  # in a container the checkout may be somebody else's
     listed = [*git, "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    found = []
     for path in filter(Path.is_file, map(ROOT.joinpath, filter(None, names))):
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except UnicodeDecodeError:
             continue  # not text
-        yield from ((path.relative_to(ROOT), line) for line in lines)
+        found += [(path.relative_to(ROOT), line) for line in lines]
+    return found
 
 
 class TestConda:
