@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.explore.test_fast_weights import drawn
+from tests.explore.drawn import drawn
 from ttt_teach.explore import arithmetic_intensity as pictures
 from ttt_teach.theory.intensity import arithmetic_intensity
 

@@ -1,18 +1,10 @@
 """The pictures of notebook 06 draw the numbers they are given and say the right ones."""
 
-import csv
-import io
-
 import numpy as np
 import pytest
 
+from tests.explore.drawn import drawn
 from ttt_teach.explore import implicit_gradient as pictures
-
-
-def drawn(picture, label):
-    """The points of the artist with this label, as [N, 2]."""
-    rows = csv.DictReader(io.StringIO(picture.csv))
-    return np.array([(float(row["x"]), float(row["y"])) for row in rows if row["label"] == label])
 
 
 def test_two_budgets_draws_every_gradient_and_names_the_worst():

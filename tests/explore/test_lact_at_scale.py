@@ -1,18 +1,10 @@
 """The pictures of notebook 15 draw the numbers they are given and say the right ones."""
 
-import csv
-import io
-
 import numpy as np
 import pytest
 
+from tests.explore.drawn import drawn
 from ttt_teach.explore import lact_at_scale as pictures
-
-
-def drawn(picture, label):
-    """The points of the artist with this label, as [N, 2]."""
-    rows = csv.DictReader(io.StringIO(picture.csv))
-    return np.array([(float(row["x"]), float(row["y"])) for row in rows if row["label"] == label])
 
 
 def test_states_count_the_layers_that_a_cache_outgrows():

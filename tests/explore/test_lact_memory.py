@@ -6,13 +6,8 @@ import io
 import numpy as np
 import pytest
 
+from tests.explore.drawn import drawn
 from ttt_teach.explore import lact_memory as pictures
-
-
-def drawn(picture, label):
-    """The points of the artist with this label, as [N, 2]."""
-    rows = csv.DictReader(io.StringIO(picture.csv))
-    return np.array([(float(row["x"]), float(row["y"])) for row in rows if row["label"] == label])
 
 
 def test_a_map_says_what_becomes_of_large_and_of_tiny_singular_values():

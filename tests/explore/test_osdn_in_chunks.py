@@ -1,20 +1,13 @@
 """The pictures of notebook 11 draw the numbers they are given and say the right ones."""
 
-import csv
-import io
 import json
 from importlib import resources
 
 import numpy as np
 import pytest
 
+from tests.explore.drawn import drawn
 from ttt_teach.explore import osdn_in_chunks as pictures
-
-
-def drawn(picture, label):
-    """The points of the artist with this label, as [N, 2]."""
-    rows = csv.DictReader(io.StringIO(picture.csv))
-    return np.array([(float(row["x"]), float(row["y"])) for row in rows if row["label"] == label])
 
 
 @pytest.mark.parametrize("first, says", [(0.0, "in the first chunk the error is zero"), (0.1, "is not zero")])

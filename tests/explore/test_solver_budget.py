@@ -1,18 +1,10 @@
 """The pictures of notebook 08 draw the numbers they are given and say the right ones."""
 
-import csv
-import io
-
 import numpy as np
 import pytest
 
+from tests.explore.drawn import drawn
 from ttt_teach.explore import solver_budget as pictures
-
-
-def drawn(picture, label):
-    """The points of the artists with this label, as [N, 2]."""
-    rows = csv.DictReader(io.StringIO(picture.csv))
-    return np.array([(float(row["x"]), float(row["y"])) for row in rows if row["label"] == label])
 
 
 def test_needs_names_the_easiest_and_the_hardest_head():
