@@ -1231,7 +1231,7 @@ claim(
     "with all conditions the loss of every pair read back is the product of the ratios at its visits, and below the bound",
     source="E10.31; osdn's memory; powers of ten, positive part for the bound",
     error=max(np.abs(np.log10(recall[0] / local[0])).max(), 0, np.log10(local[0] / promised).max()),
-    tol=1e-9,
+    tol=1e-13,
 )
 claim(
     "C10.25",
