@@ -144,6 +144,9 @@ PLAIN = (
     + """
 # %% [markdown]
 # # Plain
+
+# %%
+6 * 7
 """
 )
 
@@ -171,5 +174,5 @@ def checkout(tmp_path_factory):
 @pytest.fixture(scope="session")
 def small_site(checkout, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "site"
-    build(out, checkout)
+    build(out, root=checkout)
     return out

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.site.conftest import PLAIN, write_checkout
-from ttt_teach.site import SiteError, build, pages
+from ttt_teach.site import SiteError, build, figures, pages
 from ttt_teach.site.pages import MARKER
 
 PAGES = ["index.html", "00-start.html", "02-maths.html", "ledger.html", "paper.html"]
@@ -138,7 +138,7 @@ def test_what_is_wrong_in_the_text_stops_the_build(markdown, message, tmp_path, 
     cell = f"\n# %% [markdown]\n# {markdown}\n"
     checkout = write_checkout(tmp_path / "root", _00_plain=PLAIN + cell, _02_more=PLAIN)
     with pytest.raises(SiteError, match=message):
-        build(tmp_path / "site", checkout)
+        build(tmp_path / "site", root=checkout)
     assert not (tmp_path / "site").exists()
 
 
@@ -155,7 +155,7 @@ def test_what_is_wrong_in_the_text_stops_the_build(markdown, message, tmp_path, 
 def test_what_is_wrong_in_the_code_stops_the_build(code, message, tmp_path):
     checkout = write_checkout(tmp_path / "root", _00_plain=f"{PLAIN}\n# %%\n{code}\n")
     with pytest.raises(SiteError, match=message) as raised:
-        build(tmp_path / "site", checkout)
+        build(tmp_path / "site", root=checkout)
     assert "\x1b" not in str(raised.value)
     assert not (tmp_path / "site").exists()
 
@@ -170,12 +170,12 @@ def test_what_is_wrong_in_the_code_stops_the_build(code, message, tmp_path):
 def test_a_header_must_be_complete(old, new, message, tmp_path):
     checkout = write_checkout(tmp_path / "root", _00_plain=PLAIN.replace(old, new))
     with pytest.raises(SiteError, match=message):
-        build(tmp_path / "site", checkout)
+        build(tmp_path / "site", root=checkout)
 
 
 def test_an_empty_checkout_is_an_error(tmp_path):
     with pytest.raises(SiteError, match="holds no notebook"):
-        build(tmp_path / "site", write_checkout(tmp_path / "root"))
+        build(tmp_path / "site", root=write_checkout(tmp_path / "root"))
 
 
 @pytest.mark.parametrize("foreign", ["folder", "file"])
@@ -187,18 +187,30 @@ def test_what_a_user_made_is_not_overwritten(foreign, tmp_path):
     else:
         out.write_text("mine")
     with pytest.raises(SiteError, match="out is not empty and not an earlier site"):
-        build(out, tmp_path)
+        build(out, root=tmp_path)
     assert (out / "thesis.txt" if foreign == "folder" else out).read_text() == "mine"
+
+
+def test_what_is_not_executed_is_shown_as_its_twin_has_it(tmp_path):
+    checkout = write_checkout(tmp_path / "root", _00_plain=PLAIN, _02_more=PLAIN)
+    with pytest.raises(SiteError, match="02-more has no twin to show"):
+        build(tmp_path / "site", "00-plain", root=checkout)
+    figures("02-more", root=checkout)
+    twin = checkout / "notebooks" / "02-more.ipynb"
+    twin.write_text(twin.read_text().replace("42", "43"))
+    build(tmp_path / "site", "00-plain", root=checkout)
+    page, other = ((tmp_path / "site" / f"{name}.html").read_text() for name in ("00-plain", "02-more"))
+    assert "42" in page and "43" in other and "42" not in other
 
 
 def test_a_later_site_replaces_an_earlier_one_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "execute", lambda *_, **__: None)
     site, checkout = tmp_path / "site", write_checkout(tmp_path / "root", _00_plain=PLAIN, _02_more=PLAIN)
     site.mkdir()
-    build(site, checkout)
+    build(site, root=checkout)
     (site / "notes.txt").write_text("mine")
     (checkout / "notebooks/02-more.py").unlink()
-    build(site, checkout)
+    build(site, root=checkout)
     assert {path.name for path in site.glob("*.html")} == {"index.html", "ledger.html", "00-plain.html"}
     assert (site / "notes.txt").read_text() == "mine"
 
@@ -210,7 +222,7 @@ def test_a_marker_that_names_what_is_outside_deletes_nothing(listed, tmp_path):
     out.mkdir()
     (out / MARKER).write_text(listed.format(victim=victim))
     with pytest.raises(SiteError, match="which is not in"):
-        build(out, tmp_path)
+        build(out, root=tmp_path)
     assert victim.read_text() == "mine"
 
 
@@ -221,7 +233,7 @@ def test_a_page_of_the_users_own_is_not_overwritten(tmp_path, monkeypatch):
     (out / MARKER).write_text("")
     (out / "index.html").write_text("mine")
     with pytest.raises(SiteError, match="index.html is not of an earlier site"):
-        build(out, checkout)
+        build(out, root=checkout)
     assert (out / "index.html").read_text() == "mine"
 
 
@@ -231,8 +243,8 @@ def test_a_write_that_is_cut_short_can_be_repeated(tmp_path, monkeypatch):
     with monkeypatch.context() as cut:
         cut.setattr(pages, "_put", lambda path, content: _fail_after_the_marker(path, content))
         with pytest.raises(SiteError, match="cannot be written: no space"):
-            build(out, checkout)
-    build(out, checkout)
+            build(out, root=checkout)
+    build(out, root=checkout)
     assert (out / "index.html").exists()
 
 
@@ -246,7 +258,7 @@ def _fail_after_the_marker(path, content):
 def test_a_place_where_no_folder_can_be_is_refused_before_anything_runs(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(SiteError, match="file is no folder that can be written"):
-        build(tmp_path / "file" / "site", tmp_path)
+        build(tmp_path / "file" / "site", root=tmp_path)
 
 
 def test_the_command_line_says_what_is_wrong(tmp_path):

@@ -96,7 +96,7 @@ def test_figures_that_no_notebook_draws_go_and_other_files_stay(drawn):
 
 
 def test_a_name_must_be_that_of_a_notebook(drawn):
-    with pytest.raises(SiteError, match="there is no notebook 02-drawn in"):
+    with pytest.raises(SiteError, match="there is no notebook 02-drawn among 00-"):
         figures("02-drawn", root=drawn)
 
 

@@ -1,4 +1,4 @@
-"""``python -m ttt_teach.site build OUT`` and ``python -m ttt_teach.site figures [NAME ...]``."""
+"""``python -m ttt_teach.site build OUT [NAME ...]`` and ``python -m ttt_teach.site figures [NAME ...]``."""
 
 import argparse
 import sys
@@ -10,13 +10,14 @@ from . import SiteError, build, figures
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ttt_teach.site", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    building = commands.add_parser("build", help="execute every notebook and write the static site")
+    building = commands.add_parser("build", help="execute notebooks and write the static site of all")
     building.add_argument("out", type=Path, help="a new or empty folder, or an earlier site")
     drawing = commands.add_parser("figures", help="execute notebooks, write their twins and figures")
-    drawing.add_argument("names", nargs="*", metavar="NAME", help="such as 02-correlated-keys (default: all)")
+    for command in (building, drawing):
+        command.add_argument("names", nargs="*", metavar="NAME", help="such as 02-correlated-keys (default: all)")
     asked = parser.parse_args()
     try:
-        build(asked.out) if asked.command == "build" else figures(*asked.names)
+        build(asked.out, *asked.names) if asked.command == "build" else figures(*asked.names)
     except SiteError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,26 @@ def load(folder: Path) -> list[Notebook]:
     for notebook in notebooks:
         _check_header(notebook)
     return notebooks
+
+
+def chosen(notebooks: list[Notebook], names: Sequence[str]) -> list[Notebook]:
+    """Those of these names, or all where none is named."""
+    if unknown := set(names) - {notebook.name for notebook in notebooks}:
+        there = ", ".join(notebook.name for notebook in notebooks)
+        raise SiteError(f"there is no notebook {', '.join(sorted(unknown))} among {there}")
+    return [notebook for notebook in notebooks if not names or notebook.name in names]
+
+
+def twin(notebook: Notebook, root: Path) -> Notebook:
+    """The notebook with the outputs that its twin holds."""
+    try:
+        return Notebook(notebook.name, jupytext.read(_twin_path(notebook, root)))
+    except OSError as error:
+        raise SiteError(f"{notebook.name} has no twin to show ({error.strerror}); let it be executed") from error
+
+
+def _twin_path(notebook: Notebook, root: Path) -> Path:
+    return root / "notebooks" / f"{notebook.name}.ipynb"
 
 
 def _check_header(notebook: Notebook) -> None:
@@ -138,18 +159,15 @@ def _say(words: str) -> None:
 def figures(*names: str, root: Path = ROOT) -> None:
     """Execute the named notebooks (default: all) and write their twins, NN-name.ipynb, and their figures."""
     notebooks = load(root / "notebooks")
-    unknown = set(names) - {notebook.name for notebook in notebooks}
-    if unknown:
-        raise SiteError(f"there is no notebook {', '.join(sorted(unknown))} in {root / 'notebooks'}")
-    chosen = [notebook for notebook in notebooks if not names or notebook.name in names]
+    drawing = chosen(notebooks, names)
     with tempfile.TemporaryDirectory() as drawn:
-        seconds = execute(chosen, root / "notebooks", Path(drawn), static=False)
-        for notebook in chosen:
+        seconds = execute(drawing, root / "notebooks", Path(drawn), static=False)
+        for notebook in drawing:
             tidy(notebook.node)
-            twin = root / "notebooks" / f"{notebook.name}.ipynb"
-            twin.write_text(jupytext.writes(notebook.node, fmt="ipynb") + "\n", encoding="utf-8")
-        _replace_figures(root / "figures", Path(drawn), chosen, notebooks)
-    for notebook, spent in zip(chosen, seconds, strict=True):
+            text = jupytext.writes(notebook.node, fmt="ipynb") + "\n"
+            _twin_path(notebook, root).write_text(text, encoding="utf-8")
+        _replace_figures(root / "figures", Path(drawn), drawing, notebooks)
+    for notebook, spent in zip(drawing, seconds, strict=True):
         if spent > NOTEBOOK_BUDGET:
             _say(f"warning: {notebook.name} took {spent:.0f} s; its budget is {NOTEBOOK_BUDGET} s")
 

@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 from ttt_teach.ledger import margin
 
 from .audit import problems
-from .execute import ROOT, Notebook, SiteError, execute, load
+from .execute import ROOT, Notebook, SiteError, chosen, execute, load, twin
 from .prose import ID, PAPERS, Page, Site, code, on_site
 
 MARKER = ".ttt_teach-site"  # lists the files of a site, so that the next build removes these and no others
@@ -31,18 +31,21 @@ _TEMPLATES = Environment(
 )
 
 
-def build(out: Path, root: Path = ROOT) -> None:
-    """Execute every notebook of the checkout ``root`` and write its site to the folder ``out``.
+def build(out: Path, *names: str, root: Path = ROOT) -> None:
+    """Execute the named notebooks (default: all) of the checkout ``root`` and write the site to the folder ``out``.
 
-    out: new, empty, or an earlier site. Raises SiteError, and leaves ``out`` as it was, when a cell fails, a
-    formula cannot be converted, or a page has a dead link or a picture without words.
+    out: new, empty, or an earlier site. A notebook that is not executed is shown as its twin has it, each slider as
+    the picture it starts with. Raises SiteError, and leaves ``out`` as it was, when a cell fails, a formula cannot be
+    converted, or a page has a dead link or a picture without words.
     """
     out, start = Path(out), time.perf_counter()
     earlier = _earlier_files(out)
     notebooks = load(root / "notebooks")
+    executed = chosen(notebooks, names)
     with tempfile.TemporaryDirectory() as drawn:
-        execute(notebooks, root / "notebooks", Path(drawn), static=True)
+        execute(executed, root / "notebooks", Path(drawn), static=True)
         files = {f"figures/{path.name}": path.read_bytes() for path in sorted(Path(drawn).iterdir())}
+    notebooks = [notebook if notebook in executed else twin(notebook, root) for notebook in notebooks]
     files |= {"style.css": _style(), LICENCE: (_HERE / LICENCE).read_bytes()}
     papers = {path.stem: _read(path, path.stem).decode() for path in sorted((root / PAPERS).glob("*.md"))}
     site = _site(notebooks, papers)
