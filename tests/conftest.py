@@ -8,6 +8,7 @@ import matplotlib
 import pytest
 from jaxtyping import install_import_hook
 
+from tests.nbval_figures import Drawn
 from tests.site_fixture import build_once
 
 # Shapes and dtypes in the signatures of the forms are checked while tests run; users pay nothing for them.
@@ -48,7 +49,18 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 matplotlib.use("agg")
 
 
+def pytest_configure(config):
+    config.pluginmanager.register(Drawn())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten():
+    """Programs that earlier files compiled are let go of: each takes maps of memory, which Linux counts to 65530."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The static site of the notebooks as they are now: executed afresh, every frame of every slider drawn."""
+    """The static site of the notebooks as they are now, some of them executed afresh with every frame of a slider."""
     return build_once(tmp_path_factory)

@@ -7,6 +7,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
+# Executed for it: sliders of numbers and of words, one and two. Of the others the twins will do, since nbval executes
+# all notebooks and draws every frame of each (nbval_figures.py).
+EXECUTED = ("00-start-here", "02-correlated-keys", "13-lact-memory")
+
 
 def build_once(tmp_path_factory) -> Path:
     """The folder of the site; whoever asks first builds it, the others wait.
@@ -18,6 +22,6 @@ def build_once(tmp_path_factory) -> Path:
     site = shared / "site"
     with FileLock(shared / "site.lock"):  # whoever is killed lets go of it
         if not site.exists():
-            command = [sys.executable, "-m", "ttt_teach.site", "build", str(site)]
+            command = [sys.executable, "-m", "ttt_teach.site", "build", str(site), *EXECUTED]
             subprocess.run(command, check=True, timeout=580)
     return site
