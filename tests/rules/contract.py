@@ -20,11 +20,26 @@ LENGTHS = (0, 1, 2, 7, 63, 64, 65, 130)
 CHUNKS = (1, 5, 16, 64)
 
 
+def measured_slope(f, h: float):
+    """f'(0) by central differences of fourth order (error ~ h^4)."""
+    (near, back), (far, far_back) = ((f(x), f(-x)) for x in (h, 2 * h))
+    return (8 * (near - back) - (far - far_back)) / (12 * h)
+
+
 def slope_and_measured(f, h: float):
-    """f'(0) by autodiff, and by central differences of fourth order (error ~ h^4); one compilation for both."""
+    """f'(0) by autodiff, and as it is measured; one compilation for both."""
     both = jax.jit(jax.value_and_grad(f))
-    (near, back), (far, far_back) = ((both(x)[0], both(-x)[0]) for x in (h, 2 * h))
-    return both(0.0)[1], (8 * (near - back) - (far - far_back)) / (12 * h)
+    return both(0.0)[1], measured_slope(lambda x: both(x)[0], h)
+
+
+@partial(jax.jit, static_argnames=("rule", "form"))
+def pulled(rule, form, args, slopes):
+    """(o, state), and the gradients of their product with ``slopes``, in chunks of 5.
+
+    rule: a subclass of :class:`Common`. Compiled once for all the tests that have arguments of the same shapes.
+    """
+    results, back = jax.vjp(lambda args: rule().call(args, form, chunk=5), args)
+    return results, back(slopes)[0]
 
 
 class Common:
@@ -66,7 +81,7 @@ class Common:
     # -- forms -----------------------------------------------------------------------------------------------------
 
     def test_forms_agree(self):
-        @settings(max_examples=5, deadline=None)
+        @settings(max_examples=3, deadline=None)
         @given(
             seed=st.integers(0, 1000),
             B=st.integers(1, 2),
@@ -97,19 +112,19 @@ class Common:
         np.testing.assert_array_equal(o, self.call(args, self.forms[-1])[0])
 
     def test_gradients_agree(self):
-        for decay in self.decays():
+        for decay in self.decays()[-2:]:  # without a decay it is one of 1, as another test says
             args = self.draw(3, decay=decay)
-            weigh = np.random.default_rng(4).normal(size=args[self.values].shape)
-
-            def loss(args, form, weigh=weigh):
-                o, state = self.call(args, form, chunk=5)
-                return jnp.sum(o * weigh) + sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(state))
-
-            slopes = jax.jit(jax.grad(loss), static_argnames="form")
-            want = self.meaningful(slopes(args, form="definition"))
+            slopes = self.slopes(args)
+            want = self.meaningful(pulled(type(self), "definition", args, slopes)[1])
             for form in self.forms[1:]:
-                got = self.meaningful(slopes(args, form=form))
+                got = self.meaningful(pulled(type(self), form, args, slopes)[1])
                 jax.tree.map(partial(check_close, f"{form} {decay}", tol=1e-9), got, want)
+
+    def slopes(self, args, seed=4):
+        """An upstream gradient of every result."""
+        rng = np.random.default_rng(seed)
+        shapes = jax.eval_shape(lambda args: self.call(args, "definition"), args)
+        return jax.tree.map(lambda x: rng.normal(size=x.shape), shapes)
 
     def meaningful(self, slopes):
         """The part of a gradient that two forms must agree on."""
@@ -122,11 +137,13 @@ class Common:
         toward = jax.tree.map(lambda x: self.nudge(rng, x), args)
 
         def f(step):
-            o, state = self.call(jax.tree.map(lambda x, d: x + step * d, args, toward), form)
+            o, state = self.call(jax.tree.map(lambda x, d: x + step * d, args, toward), form, chunk=5)
             return jnp.sum(jnp.cos(o)) + sum(jnp.sum(x**2) for x in jax.tree.leaves(state))
 
-        slope, measured = slope_and_measured(f, 1e-4)
-        check_close(form, slope, measured, 1e-9)
+        o, state = self.call(args, form, chunk=5)
+        _, slopes = pulled(type(self), form, args, (-np.sin(o), jax.tree.map(lambda x: 2 * x, state)))
+        slope = sum(jnp.sum(x * d) for x, d in zip(jax.tree.leaves(slopes), jax.tree.leaves(toward), strict=True))
+        check_close(form, slope, measured_slope(f, 1e-4), 1e-9)
 
     def nudge(self, rng, x):
         return 0.1 * rng.normal(size=x.shape)
@@ -213,7 +230,7 @@ class Common:
 
     def test_all_zero_upstream(self, form):
         args = self.draw(15)
-        slopes = jax.jit(jax.grad(lambda args: jnp.sum(0 * self.call(args, form)[0])))(args)
+        _, slopes = pulled(type(self), form, args, jax.tree.map(np.zeros_like, self.slopes(args)))
         assert not any(np.any(x) for x in jax.tree.leaves(slopes))
 
     # -- bad input -------------------------------------------------------------------------------------------------
@@ -291,13 +308,9 @@ class Contract(Common):
         args["log_decay"][:, 4] = -np.inf
         late = args | {n: x[:, 4:] for n, x in args.items() if n not in ("state", "lam")} | {"state": None}
         late["log_decay"] = np.where(np.isinf(late["log_decay"]), 0, late["log_decay"])
-        slopes, o = jax.jit(jax.grad(partial(self.summed, args, form), has_aux=True))(args["v"])
-        check_close("o", o[:, 4:], self.call(late, form)[0], 1e-12)
-        assert np.isfinite(slopes).all()
-
-    def summed(self, args, form, v):
-        o, _ = self.call(args | {"v": v}, form)
-        return jnp.sum(o), o
+        (o, _), slopes = pulled(type(self), form, args, self.slopes(args))
+        check_close("o", o[:, 4:], self.call(late, form, chunk=5)[0], 1e-12)
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(slopes))
 
     def test_decay_of_one_is_no_decay(self, form):
         args = self.draw(12, decay=None)

