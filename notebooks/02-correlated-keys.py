@@ -367,7 +367,7 @@ for rule, (x, y) in ck.two_key_maps(45, 1e-9).items():
 both = both_reads(ck.store(sweep.k, sweep.v).maps(0.25)[ck.MESA])
 for name, x in (("the least that MesaNet allows", 0.25), ("its value before training", 1)):
     half = np.rad2deg(np.arccos(1 - x))
-    reads = ck.two_key_reads(half, x)[ck.MESA].round(3)
+    reads = ck.two_key_reads(half, x)[ck.MESA].round(2)  # halfway between two thousandths
     kept = (1 - cos[45]) / (1 - cos[45] + x)
     print(f"lambda {x}, {name}: half is lost at {half:.1f} degrees, reads there {reads}; at 45 degrees {kept:.0%} is kept")
 claim(
