@@ -321,6 +321,29 @@ def test_the_layouts_and_names_of_others(monkeypatch):
         assert side.call("q", "k", "v", **given) == (("q", "k", "v", "g", "b", "l", steps), ["kk", "kv"])
 
 
+def test_torch_is_timed_on_the_card_which_sleeps_first(monkeypatch):
+    log = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            log.append("record")
+
+        def synchronize(self):
+            log.append("wait")
+
+        def elapsed_time(self, other):
+            return 12.0
+
+    cuda = SimpleNamespace(Event=Event, synchronize=lambda: log.append("idle"), _sleep=lambda n: log.append("sleep"))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    turn = peers.Torch(None).timed(lambda: log.append("run"))
+    log.clear()  # the call that tells how long the host takes
+    assert turn(3) == Turn(4.0, 0.0) and log == ["idle", "sleep", "record", "run", "run", "run", "record", "wait"]
+
+
 def test_official_lact_gets_its_names_and_its_file_is_named_as_git_does(tmp_path):
     path = tmp_path / peers.OPERATION
     path.parent.mkdir(parents=True)
