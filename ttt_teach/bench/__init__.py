@@ -1,1 +1,1 @@
-"""What this project claims about speed is measured here: `python -m ttt_teach.bench [TABLE ...]`."""
+"""What this project claims about speed is measured here: `python -m ttt_teach.bench [TABLE ...]`, or `--device`."""

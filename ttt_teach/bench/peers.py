@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,16 @@ LIBRARIES = {
 }
 
 
+LOWERING = threading.Lock()
+
+
+def compiled(f: Callable, *args) -> Callable:
+    """Threads take turns at lowering: it is Python, and Pallas does not say that two may at once. XLA runs beside."""
+    with LOWERING:
+        lowered = jax.jit(f).lower(*args)
+    return lowered.compile()
+
+
 class Jax(NamedTuple):
     """A function of JAX: ``call(**arguments) -> (o, state)``."""
 
@@ -36,17 +47,16 @@ class Jax(NamedTuple):
 
     def forward(self, args: dict) -> Callable:
         """Compiled: a function of nothing, to the output and the last state."""
-        return functools.partial(jax.jit(lambda args: self.call(**args)).lower(args).compile(), args)
+        return functools.partial(compiled(lambda args: self.call(**args), args), args)
 
     def both(self, args: dict, do) -> Callable:
         """Compiled: a function of the upstream gradient of o, to the same and the gradients by argument."""
 
-        @jax.jit
         def run(args, do):
             o, back, state = jax.vjp(lambda args: self.call(**args), args, has_aux=True)
             return o, back(do)[0], state
 
-        return functools.partial(run.lower(args, do).compile(), args)
+        return functools.partial(compiled(run, args, do), args)
 
     def timed(self, run: Callable) -> Callable[[int], clock.Turn]:
         return functools.partial(clock.queued, run)
