@@ -147,7 +147,7 @@ def solve(b, k, S, g, beta, lam, *, cap, tol):
     lower = [(r, c) for r in range(halves) for c in range(r + 1)]
     least = max(tol, float(jnp.finfo(jnp.float32).eps) ** 2) ** 2
 
-    def body(*refs, k_s, p_s, s_s, H_s, zeta_s, g_s, g2_s, beta_s, lam_s, live_s, arrived):
+    def body(*refs, k_s, p_s, s_s, H_s, zeta_s, g_s, g2_s, beta_s, lam_s, arrived):
         refs = iter(refs)
         b_g, k_g, S_g = next(refs), next(refs), next(refs)
         g_g = next(refs) if decays else None
@@ -198,16 +198,15 @@ def solve(b, k, S, g, beta, lam, *, cap, tol):
             b = [high + tiles.read(s_s.at[c]) for c, high in enumerate(b)]
         unit = largest(b)
         r = tuple(x * by_row(ratio(jnp.ones_like(unit), unit)) for x in b)
-        x = tuple(jnp.zeros_like(z) for z in r)
+        x = tuple(plgpu.layout_cast(jnp.zeros((SIDE, SIDE), jnp.float32), tiles.WGMMA) for _ in r)
         for c in range(halves):
             p_s[:, columns[c]] = r[c].astype(HALF)
+        plgpu.commit_smem()
         rr = dots(r, r)
         goal = least * rr
 
         def unfinished(rr):
-            live_s[...] = jnp.where(rr > goal, 1.0, 0.0)
-            plgpu.commit_smem()
-            return jnp.max(live_s[...]) > 0
+            return jnp.max(plgpu.layout_cast(jnp.where(rr > goal, 1.0, 0.0), tiles.PER_ROW)) > 0
 
         def step(carry):
             j, _, x, r, rr = carry
@@ -233,11 +232,12 @@ def solve(b, k, S, g, beta, lam, *, cap, tol):
             more = by_row(ratio(new, rr))
             for c in range(halves):
                 p_s[:, columns[c]] = (r[c] + more * p[c]).astype(HALF)
+            plgpu.commit_smem()
             return j + 1, unfinished(new), x, r, new
 
         start = jnp.zeros((), jnp.int32), unfinished(rr), x, r, rr
         _, _, x, _, rr = lax.while_loop(lambda s: (s[0] < cap) & s[1], step, start)
-        unit = jnp.where(jnp.isfinite(rr), unit * spread if decays else unit, jnp.nan)
+        unit = jnp.where(rr < jnp.inf, unit * spread if decays else unit, jnp.nan)
         for c in range(halves):
             high, low = split(x[c] * by_row(unit))
             p_s[:, columns[c]], s_s[c] = high, low
@@ -264,7 +264,6 @@ def solve(b, k, S, g, beta, lam, *, cap, tol):
             "g2_s": vector,
             "beta_s": vector,
             "lam_s": plgpu.SMEM((D,), jnp.float32),
-            "live_s": vector,
             "arrived": plgpu.Barrier(num_arrivals=copies),
         },
     )(*(z for z in (b, k, S, g, beta, lam) if z is not None))
