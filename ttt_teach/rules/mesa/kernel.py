@@ -21,6 +21,86 @@ HALF = jnp.bfloat16  # of every factor: the exponents of float32, and a second n
 FADED = 2.0**-60  # less than this of H and H counts as this
 
 
+def refusal(q: Array, k: Array, v: Array, dtype, chunk: int) -> str | None:
+    """Why the kernel does not do this call, or None if it does. dtype: what the other forms would compute in."""
+    if chunk != SIDE:
+        return f"takes chunk = {SIDE}, and chunk is {chunk}"
+    if dtype != jnp.float32:
+        return "sums in float32, and an argument is float64"
+    return tiles.refusal(q=q, k=k, v=v) or tiles.no_place()
+
+
+def kernel(q, k, v, beta, lam, log_decay=None, G=None, H=None, *, solver: CG):
+    """o, and the last G and H."""
+    B, T, heads, D = q.shape
+    q, k, v = (tiles.whole_rows(x) for x in (q, k, v))
+    beta = by_head(beta)
+    g = None if log_decay is None else sums(by_head(jnp.maximum(log_decay, tiles.RESET)))
+    zero = jnp.zeros((B, heads, D, D), jnp.float32)
+    S = jnp.concatenate([zero if G is None else G, zero if H is None else H], axis=-1)
+    o, S = _heads(q, k, v, beta, g, lam, S, solver)
+    return o[:, :T], S[..., :D], S[..., D:]
+
+
+def by_head(x):
+    """``[B, T, H]`` -> ``[B, H, N * 64]``, zeros at the end."""
+    return jnp.pad(x, [(0, 0), (0, -x.shape[1] % SIDE), (0, 0)]).swapaxes(1, 2)
+
+
+@full_precision
+def sums(g):
+    """Cumulative within each chunk (see chunks.py)."""
+    g = g.reshape(*g.shape[:2], -1, SIDE)
+    return jnp.einsum("bhni,ti->bhnt", g, jnp.tri(SIDE, dtype=g.dtype)).reshape(*g.shape[:2], -1)
+
+
+def in_parts(x):
+    """``[P, B, T, H, D]``, bfloat16: P is 1 for bfloat16 and 2 for float16."""
+    return x[None] if x.dtype == HALF else jnp.stack(split(x.astype(jnp.float32)))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(7,))
+def _heads(q, k, v, beta, g, lam, S, solver):
+    return _forward(q, k, v, beta, g, lam, S, solver)[0]
+
+
+def _forward(q, k, v, beta, g, lam, S, solver):
+    q2, k2, v2 = (in_parts(x) for x in (q, k, v))
+    last, borders = walk([(k2, v2, k2, (1.0, 1.0))], g, beta, S, parts=2)
+    x = solve(q2, k2, borders, g, beta, lam, solver=solver)
+    o = read(x, k2, v2, borders, g, beta, place="o", dtype=v.dtype)
+    return (o, last), (k, v, beta, g, lam, borders, x)
+
+
+def _backward(solver, kept, slopes):
+    k, v, beta, g, lam, borders, x = kept
+    do, dlast = slopes
+    D, dtype = k.shape[-1], k.dtype
+    k, v, do = (in_parts(z) for z in (k, v, do))
+    P = len(k)
+    b = read(do, v, k, borders, g, beta, place="b")
+    u = solve(b, k, borders, g, beta, lam, solver=solver)
+    dG, dH = dlast[..., :D], dlast[..., D:]
+    dlast = jnp.concatenate([dG, dH + dH.mT], axis=-1)
+    x1, u1 = x[:P], u[:P]
+    dfirst, dborders = walk(
+        [(x1, do, u1, (1.0, -1.0)), (u1, x1, x1, (0.0, -1.0))], g, None, dlast, backward=True, parts=P
+    )
+    dv = read(k, x, do, dborders, g, beta, place="dv", dtype=dtype)
+    dk, dbeta, dlam, *decays = between(x1, u1, k, v, do, borders, dborders, g, beta, lam, dtype=dtype)
+    dg = None
+    if decays:
+        reads, whole = decays
+        dg = (reads - beta * dbeta).reshape(*beta.shape[:2], -1, SIDE)
+        dg = dg.at[..., -1].add(whole.reshape(dg.shape).sum(-1)).reshape(beta.shape)
+    dq = u[0] if P == 1 else (u[0].astype(jnp.float32) + u[1].astype(jnp.float32)).astype(dtype)
+    dfirst = jnp.concatenate([dfirst[..., :D], dfirst[..., D:] / 2], axis=-1)
+    return dq, dk, dv, dbeta, dg, dlam, dfirst
+
+
+_heads.defvjp(_forward, _backward)
+
+
 def walk(terms, g, beta, start, *, backward=False, parts):
     """S <- fade S + sum_t w_t a_t c_t', and the state at each chunk's start (backward: end), as ``parts`` numbers.
 
@@ -139,13 +219,14 @@ def split(x):
     return high, (x - high.astype(jnp.float32)).astype(HALF)
 
 
-def solve(b, k, S, g, beta, lam, *, cap, tol):
+def solve(b, k, S, g, beta, lam, *, solver):
     """x with (H_t + diag(lam)) x_t = b_t for the 64 tokens of a chunk at once, as two 16-bit numbers."""
     P, B, T, H, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
     Q = len(b)
     lower = [(r, c) for r in range(halves) for c in range(r + 1)]
-    least = max(tol, float(jnp.finfo(jnp.float32).eps) ** 2) ** 2
+    cap = 10 * D if solver.max_steps is None else solver.max_steps
+    least = max(solver.tol, float(jnp.finfo(jnp.float32).eps) ** 2) ** 2
 
     def body(*refs, k_s, p_s, s_s, H_s, zeta_s, g_s, g2_s, beta_s, lam_s, arrived):
         refs = iter(refs)
@@ -179,7 +260,6 @@ def solve(b, k, S, g, beta, lam, *, cap, tol):
             return H_s.at[i, lower.index((r, c))]
 
         mask = tiles.causal("rows")
-        beta = by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN))
         if decays:
             row = plgpu.load(g_s, layout=tiles.PER_ROW)
             column = plgpu.load(g2_s, layout=tiles.PER_COLUMN)
@@ -267,6 +347,226 @@ def solve(b, k, S, g, beta, lam, *, cap, tol):
             "arrived": plgpu.Barrier(num_arrivals=copies),
         },
     )(*(z for z in (b, k, S, g, beta, lam) if z is not None))
+
+
+def read(a, b, c, S, g, beta, *, place, dtype=None):
+    """out_t = zeta_t a_t M + sum_i zeta_ti (a_t . b_i) c_i for 64 columns of out, M a part of the state.
+
+    place: "o" (M = G, i <= t, weights beta_i), "b" (M = G') or "dv" (M = G, i >= t, all times beta_t).
+    dtype: of out; two 16-bit numbers if None.
+    """
+    _, B, T, H, D = a.shape
+    N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
+    A, P, C, M = len(a), len(b), len(c), len(S)
+    later, turned = place == "dv", place == "b"
+
+    def body(*refs, a_s, b_s, c_s, M_s, s_s, o_s, g_s, g2_s, beta_s, arrived):
+        refs = iter(refs)
+        a_g, b_g, c_g, S_g = (next(refs) for _ in range(4))
+        g_g = next(refs) if decays else None
+        beta_g, o_g = next(refs), next(refs)
+        half, n, h, bi = (lax.axis_index(name) for name in ("half", "n", "h", "b"))
+        tokens, mine = pl.ds(n * SIDE, SIDE), pl.ds(half * SIDE, SIDE)
+
+        for i in range(A):
+            plgpu.copy_gmem_to_smem(a_g.at[i, bi, tokens, h], a_s.at[i], arrived)
+        for i in range(P):
+            plgpu.copy_gmem_to_smem(b_g.at[i, bi, tokens, h], b_s.at[i], arrived)
+        for i in range(C):
+            plgpu.copy_gmem_to_smem(c_g.at[i, bi, tokens, h, mine], c_s.at[i], arrived)
+        for i in range(M):
+            G = S_g.at[i, bi, h, n]
+            plgpu.copy_gmem_to_smem(G.at[mine, pl.ds(0, D)] if turned else G.at[:, mine], M_s.at[i], arrived)
+        if decays:
+            plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g_s, arrived)
+            plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g2_s, arrived)
+        plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s, arrived)
+        plgpu.barrier_wait(arrived)
+
+        a, b, c = parts(a_s), parts(b_s), parts(c_s)
+        state = [transposed(x) if turned else x for x in parts(M_s)]
+        scores, o = products(pairs(a, [transposed(x) for x in b]), pairs(a, state))
+        mask = tiles.causal("columns" if later else "rows")
+        if decays:
+            row = plgpu.load(g_s, layout=tiles.PER_ROW)
+            column = plgpu.load(g2_s, layout=tiles.PER_COLUMN)
+            away = by_column(column) - by_row(row) if later else by_row(row) - by_column(column)
+            zeta = jnp.exp(jnp.where(mask, away, -jnp.inf))
+            scores = jnp.where(zeta == 0, 0.0, scores * zeta)
+            o = o * by_row(jnp.exp(g_s[SIDE - 1] - row if later else row))
+        else:
+            scores = jnp.where(mask, scores, 0.0)
+        if not later:
+            scores = scores * by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN))
+        s_s[0], s_s[1] = split(scores)
+        plgpu.commit_smem()
+        (inside,) = products(pairs(parts(s_s), c))
+        o = o + inside
+        if later:
+            o = o * by_row(plgpu.load(beta_s, layout=tiles.PER_ROW))
+        if dtype is None:
+            o_s[0], o_s[1] = split(o)
+        else:
+            o_s[0] = o.astype(dtype)
+        plgpu.commit_smem()
+        if dtype is None:
+            for i in range(2):
+                plgpu.copy_smem_to_gmem(o_s.at[i], o_g.at[i, bi, tokens, h, mine])
+        else:
+            plgpu.copy_smem_to_gmem(o_s.at[0], o_g.at[bi, tokens, h, mine])
+        plgpu.wait_smem_to_gmem(0)
+
+    vector = plgpu.SMEM((SIDE,), jnp.float32)
+    shape = (B, T, H, D)
+    return tiles.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((2, *shape), HALF) if dtype is None else jax.ShapeDtypeStruct(shape, dtype),
+        grid=(halves, N, H, B),
+        grid_names=("half", "n", "h", "b"),
+        scratch_types={
+            "a_s": tiles.factor(A, SIDE, D, dtype=HALF),
+            "b_s": tiles.factor(P, SIDE, D, dtype=HALF),
+            "c_s": tiles.factor(C, SIDE, SIDE, dtype=HALF),
+            "M_s": tiles.factor(M, *((SIDE, D) if turned else (D, SIDE)), dtype=HALF),
+            "s_s": tiles.factor(2, SIDE, SIDE, dtype=HALF),
+            "o_s": tiles.factor(2 if dtype is None else 1, SIDE, SIDE, dtype=dtype or HALF),
+            "g_s": vector,
+            "g2_s": vector,
+            "beta_s": vector,
+            "arrived": plgpu.Barrier(num_arrivals=A + P + C + M + 2 * decays + 1),
+        },
+    )(*(z for z in (a, b, c, S, g, beta) if z is not None))
+
+
+def between(x, u, k, v, do, S, dS, g, beta, lam, *, dtype):
+    """dk for 64 columns, and what dbeta, dlam and the decays get from the chunk."""
+    P, B, T, H, D = k.shape
+    N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
+    room = max(halves, 2)  # for do, and then for two tiles of scores
+
+    def body(*refs, x_s, u_s, k_s, v_s, do_s, dG_s, dH_s, out_s, g_s, g2_s, beta_s, lam_s, sum_s, arrived):
+        refs = iter(refs)
+        x_g, u_g, k_g, v_g, do_g, S_g, dS_g = (next(refs) for _ in range(7))
+        g_g = next(refs) if decays else None
+        beta_g, lam_g, dk_g, dbeta_g, dlam_g = (next(refs) for _ in range(5))
+        reads_g, whole_g = (next(refs), next(refs)) if decays else (None, None)
+        half, n, h, bi = (lax.axis_index(name) for name in ("half", "n", "h", "b"))
+        tokens, mine = pl.ds(n * SIDE, SIDE), pl.ds(half * SIDE, SIDE)
+        of_H = pl.ds(D + half * SIDE, SIDE)
+
+        for i in range(P):
+            for z_g, z_s in ((x_g, x_s), (u_g, u_s), (k_g, k_s), (v_g, v_s)):
+                plgpu.copy_gmem_to_smem(z_g.at[i, bi, tokens, h], z_s.at[i], arrived)
+            for j in range(halves):
+                there = pl.ds(j * SIDE, SIDE)
+                plgpu.copy_gmem_to_smem(do_g.at[i, bi, tokens, h, there], do_s.at[i, j], arrived)
+            plgpu.copy_gmem_to_smem(dS_g.at[i, bi, h, n, mine, pl.ds(0, D)], dG_s.at[i], arrived)
+            plgpu.copy_gmem_to_smem(dS_g.at[i, bi, h, n, :, of_H], dH_s.at[i], arrived)
+        if decays:
+            plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g_s, arrived)
+            plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g2_s, arrived)
+        plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s, arrived)
+        plgpu.copy_gmem_to_smem(lam_g.at[h, mine], lam_s, arrived)
+        plgpu.barrier_wait(arrived)
+
+        x, u, k, v, dG, dH = (parts(z) for z in (x_s, u_s, k_s, v_s, dG_s, dH_s))
+        read_out = [
+            pair
+            for j in range(halves)
+            for pair in pairs([block(z, j) for z in v], [transposed(do_s.at[i, j]) for i in range(P)])
+        ]
+        kx, ku, vdo = products(pairs(k, turn(x)), pairs(k, turn(u)), read_out)  # row: the token that wrote
+        mask = tiles.causal("columns")
+        if decays:
+            row = plgpu.load(g_s, layout=tiles.PER_ROW)
+            column = plgpu.load(g2_s, layout=tiles.PER_COLUMN)
+            zeta = jnp.exp(jnp.where(mask, by_column(column) - by_row(row), -jnp.inf))
+            to_x = jnp.where(zeta == 0, 0.0, (vdo - ku) * zeta)
+            to_u = jnp.where(zeta == 0, 0.0, -kx * zeta)
+        else:
+            to_x, to_u = jnp.where(mask, vdo - ku, 0.0), jnp.where(mask, -kx, 0.0)
+        dbeta = jnp.sum(kx * to_x, axis=1) / halves
+        plgpu.commit_smem()  # all threads are done with do, whose place the scores take
+        for z, j in ((to_x, 0), (to_u, 1)):
+            for i, part in enumerate(split(z)[:P]):
+                do_s[i, j] = part
+        plgpu.commit_smem()
+        mine_of = [z.at[:, mine] for z in x], [z.at[:, mine] for z in u]
+        scores = [[do_s.at[i, j] for i in range(P)] for j in range(2)]
+        dk, from_G, from_H = products(
+            pairs(scores[0], mine_of[0]) + pairs(scores[1], mine_of[1]), pairs(v, turn(dG)), pairs(k, dH)
+        )
+        k_mine = sum(tiles.read(z.at[:, mine]) for z in k)
+        left = by_row(jnp.exp(g_s[SIDE - 1] - row)) if decays else 1.0
+        from_G, from_H = left * from_G, left * from_H
+        handed_on = jnp.sum(k_mine * (from_G + 0.5 * from_H), axis=1)
+        beta = plgpu.load(beta_s, layout=tiles.PER_ROW)
+        dk = by_row(beta) * (dk + from_G + from_H)
+        xu = sum(tiles.read(z) for z in mine_of[0]) * sum(tiles.read(z) for z in mine_of[1])
+        sum_s[0] = dbeta + handed_on
+        sum_s[1] = -jnp.sum(xu, axis=0)
+        if decays:
+            sum_s[2] = jnp.sum(xu * by_column(plgpu.load(lam_s, layout=tiles.PER_COLUMN)), axis=1)
+            handed_on = beta * handed_on
+            fade = jnp.exp(g_s[SIDE - 1])
+            for j in range(halves):
+                there = pl.ds(j * SIDE, SIDE)
+                G = plgpu.load(S_g.at[0, bi, h, n, mine, there], layout=tiles.WGMMA, optimized=False)
+                H = plgpu.load(S_g.at[0, bi, h, n, there, of_H], layout=tiles.WGMMA, optimized=False)
+                both = G.astype(jnp.float32) * sum(tiles.read(z.at[:, there]) for z in dG)
+                both = both + 0.5 * H.astype(jnp.float32) * sum(tiles.read(z.at[there]) for z in dH)
+                handed_on = handed_on + fade * jnp.sum(both, axis=1)
+            sum_s[3] = handed_on
+        out_s[...] = dk.astype(dtype)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(out_s, dk_g.at[bi, tokens, h, mine])
+        plgpu.copy_smem_to_gmem(sum_s.at[0], dbeta_g.at[half, bi, h, tokens])
+        plgpu.copy_smem_to_gmem(sum_s.at[1], dlam_g.at[bi, h, n, mine])
+        if decays:
+            plgpu.copy_smem_to_gmem(sum_s.at[2], reads_g.at[half, bi, h, tokens])
+            plgpu.copy_smem_to_gmem(sum_s.at[3], whole_g.at[half, bi, h, tokens])
+        plgpu.wait_smem_to_gmem(0)
+
+    per_token = jax.ShapeDtypeStruct((halves, B, H, N * SIDE), jnp.float32)
+    vector = plgpu.SMEM((SIDE,), jnp.float32)
+    dk, dbeta, dlam, *sums = tiles.kernel(
+        body,
+        out_type=[
+            jax.ShapeDtypeStruct((B, T, H, D), dtype),
+            per_token,
+            jax.ShapeDtypeStruct((B, H, N, D), jnp.float32),
+        ]
+        + [per_token] * (2 * decays),
+        grid=(halves, N, H, B),
+        grid_names=("half", "n", "h", "b"),
+        scratch_types={
+            **{f"{name}_s": tiles.factor(P, SIDE, D, dtype=HALF) for name in "xukv"},
+            "do_s": tiles.factor(P, room, SIDE, SIDE, dtype=HALF),
+            "dG_s": tiles.factor(P, SIDE, D, dtype=HALF),
+            "dH_s": tiles.factor(P, D, SIDE, dtype=HALF),
+            "out_s": tiles.factor(SIDE, SIDE, dtype=dtype),
+            "g_s": vector,
+            "g2_s": vector,
+            "beta_s": vector,
+            "lam_s": vector,
+            "sum_s": plgpu.SMEM((4, SIDE), jnp.float32),
+            "arrived": plgpu.Barrier(num_arrivals=P * (6 + halves) + 2 * decays + 2),
+        },
+    )(*(z for z in (x, u, k, v, do, S, dS, g, beta, lam) if z is not None))
+    return dk, dbeta.sum(0), dlam.sum((0, 2)), *(z.sum(0) for z in sums)
+
+
+def parts(x):
+    return [x.at[i] for i in range(x.shape[0])]
+
+
+def turn(x):
+    return [transposed(z) for z in x]
+
+
+def pairs(a, b):
+    """The products of sums of parts, but for that of the two low ones."""
+    return [(y, z) for i, y in enumerate(a) for j, z in enumerate(b) if i + j < 2]
 
 
 def dots(x, y):
