@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
@@ -61,7 +62,8 @@ def mesa(
         state: statistics before the first token; zeros if None.
         form: ``"definition"`` (minimises the stated loss itself, T^2 K^2 + T K^3), ``"recurrent"``
             (T K (K steps + V), a scan), ``"chunk"`` (T (K + 2 chunk) K steps, matrix products; with PCG each step
-            twice that, and T K^3 / chunk beside) or ``"auto"``.
+            twice that, and T K^3 / chunk beside), ``"kernel"`` (the same steps in kernels for Hopper GPUs: q, k, v in
+            bfloat16 or float16, K = V in {64, 128}, chunk 64, ``CG``) or ``"auto"``, which is chunk.
         chunk: tokens solved for at once in the chunk form.
 
     Returns:
@@ -69,9 +71,9 @@ def mesa(
 
     Raises:
         ValueError: a shape or dtype that disagrees, lam <= 0, beta < 0, log_decay > 0, another solver, a chunk below
-            1, an unknown form.
+            1, an unknown form; for ``form="kernel"`` the reason why it does not cover this call.
     """
-    run = door.pick("mesa", FORMS, form)
+    run = door.pick("mesa", FORMS, form, kernel=True)
     if not isinstance(solver, CG):
         raise ValueError(f"solver is {solver!r}; expected CG(max_steps, tol) or PCG(max_steps, tol)")
     if state is not None and not (isinstance(state, tuple) and len(state) == 2):
@@ -99,15 +101,24 @@ def mesa(
         lambda beta: (beta >= 0) & np.isfinite(beta),
         "beta >= 0 and finite: it weights a squared error",
     )
+    chunk, decays = door.length("chunk", chunk), door.per_channel(x.log_decay, size)
+    if run is None:
+        from ttt_teach.rules.mesa import kernel  # Pallas is loaded where a kernel may run, and nowhere else
+
+        q, k, v = (jnp.asarray(z) for z in (q, k, v))
+        if why := kernel.refusal(q, k, v, size.dtype, chunk, solver):
+            raise ValueError(f"form is 'kernel', which {why}")
+        o, G, H = kernel.kernel(q, k, v, x.beta, x.lam, x.log_decay, x.G, x.H, solver=solver)
+        return o, MesaState(G, H)
     o, (G, H) = door.each_head(
         run,
-        tokens=(x.q, x.k, x.v, x.beta, door.per_channel(x.log_decay, size)),
+        tokens=(x.q, x.k, x.v, x.beta, decays),
         heads=(x.lam,),
         states=(
             door.start(x.G, size.B, size.H, size.K, size.V, dtype=size.dtype),
             door.start(x.H, size.B, size.H, size.K, size.K, dtype=size.dtype),
         ),
         solver=solver,
-        chunk=door.length("chunk", chunk),
+        chunk=chunk,
     )
     return door.leave(o, v), MesaState(G, H)

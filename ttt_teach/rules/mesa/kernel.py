@@ -14,19 +14,21 @@ from jaxtyping import Float
 
 from ttt_teach.rules import tiles
 from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, transposed
-from ttt_teach.solvers import CG
+from ttt_teach.solvers import CG, PCG
 from ttt_teach.solvers.precision import full_precision
 
 HALF = jnp.bfloat16  # of every factor: the exponents of float32, and a second number for the bits that a first leaves
 FADED = 2.0**-60  # less than this of H and H counts as this
 
 
-def refusal(q: Array, k: Array, v: Array, dtype, chunk: int) -> str | None:
+def refusal(q: Array, k: Array, v: Array, dtype, chunk: int, solver: CG) -> str | None:
     """Why the kernel does not do this call, or None if it does. dtype: what the other forms would compute in."""
     if chunk != SIDE:
         return f"takes chunk = {SIDE}, and chunk is {chunk}"
     if dtype != jnp.float32:
         return "sums in float32, and an argument is float64"
+    if isinstance(solver, PCG):
+        return "has no preconditioner, and solver is PCG"
     return tiles.refusal(q=q, k=k, v=v) or tiles.no_place()
 
 
