@@ -7,17 +7,20 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jaxtyping import Float
 
 from ttt_teach.rules import tiles
 from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, transposed
 from ttt_teach.solvers import CG, PCG
+from ttt_teach.solvers.cholesky import inverse_factor
 from ttt_teach.solvers.precision import full_precision
 
 HALF = jnp.bfloat16  # of every factor: the exponents of float32, and a second number for the bits that a first leaves
+RANK = 32  # directions of H that the preconditioner knows
+FLOOR = 2.0**-6  # and the least share of r that it leaves in one
 FADED = 2.0**-60  # less than this of H and H counts as this
 
 
@@ -27,8 +30,6 @@ def refusal(q: Array, k: Array, v: Array, dtype, chunk: int, solver: CG) -> str 
         return f"takes chunk = {SIDE}, and chunk is {chunk}"
     if dtype != jnp.float32:
         return "sums in float32, and an argument is float64"
-    if isinstance(solver, PCG):
-        return "has no preconditioner, and solver is PCG"
     return tiles.refusal(q=q, k=k, v=v) or tiles.no_place()
 
 
@@ -68,20 +69,22 @@ def _heads(q, k, v, beta, g, lam, S, solver):
 
 def _forward(q, k, v, beta, g, lam, S, solver):
     q2, k2, v2 = (in_parts(x) for x in (q, k, v))
-    last, borders = walk([(k2, v2, k2, (1.0, 1.0))], g, beta, S, parts=2)
-    x = solve(q2, k2, borders, g, beta, lam, solver=solver)
+    signs = probes(k.shape[-1]) if isinstance(solver, PCG) else None
+    last, borders, *sketch = walk([(k2, v2, k2, (1.0, 1.0))], g, beta, S, parts=2, signs=signs)
+    near = nystrom(sketch[0], signs, lam) if sketch else None
+    x = solve(q2, k2, borders, g, beta, lam, near, solver=solver)
     o = read(x, k2, v2, borders, g, beta, place="o", dtype=v.dtype)
-    return (o, last), (k, v, beta, g, lam, borders, x)
+    return (o, last), (k, v, beta, g, lam, borders, near, x)
 
 
 def _backward(solver, kept, slopes):
-    k, v, beta, g, lam, borders, x = kept
+    k, v, beta, g, lam, borders, near, x = kept
     do, dlast = slopes
     D, dtype = k.shape[-1], k.dtype
     k, v, do = (in_parts(z) for z in (k, v, do))
     P = len(k)
     b = read(do, v, k, borders, g, beta, place="b")
-    u = solve(b, k, borders, g, beta, lam, solver=solver)
+    u = solve(b, k, borders, g, beta, lam, near, solver=solver)
     dG, dH = dlast[..., :D], dlast[..., D:]
     dlast = jnp.concatenate([dG, dH + dH.mT], axis=-1)
     x1, u1 = x[:P], u[:P]
@@ -103,7 +106,38 @@ def _backward(solver, kept, slopes):
 _heads.defvjp(_forward, _backward)
 
 
-def walk(terms, g, beta, start, *, backward=False, parts):
+def probes(D):
+    """RANK directions of signs, exact in 16 bits."""
+    return jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (RANK, D)), HALF)
+
+
+@full_precision
+def nystrom(Y, signs, lam):
+    """(U, e), such that diag(e) - U'U is about (H + diag(lam))^-1, from Y = H signs' (Halko et al. 2011, Sec. 5.3).
+
+    H ~ Y (signs Y)^-1 Y' = B B', and as much in every other direction as its trace leaves, so with W = 1 + B'diag(e)B
+
+        (diag(1/e) + B B')^-1 = diag(e) - diag(e) B W^-1 B' diag(e)
+
+    U has 16 bits, so the second term must not come nearer to the first than these resolve: less FLOOR of it.
+    """
+    D = Y.shape[-2]
+    signs = signs.astype(Y.dtype)
+    core = signs @ Y
+    trace = jnp.trace(core, axis1=-2, axis2=-1)[..., None, None] / RANK  # of H, as signs estimate it
+    shift = 1e-6 * trace + 1e-30
+    B = (Y + shift * signs.T) @ inverse_factors((core + core.mT) / 2 + shift * (signs @ signs.T)).mT
+    rest = jnp.maximum(trace[..., 0] - jnp.sum(B * B, axis=(-2, -1))[..., None], 0) / (D - RANK)
+    e = 1 / (lam[:, None] + rest)
+    U = inverse_factors(jnp.eye(RANK) + B.mT @ (e[..., None] * B)) @ (e[..., None] * B).mT
+    U = (1 - FLOOR) ** 0.5 * U
+    return jnp.pad(U, [(0, 0)] * 3 + [(0, SIDE - RANK), (0, 0)]).astype(HALF), e
+
+
+inverse_factors = jnp.vectorize(inverse_factor, signature="(r,r)->(r,r)")
+
+
+def walk(terms, g, beta, start, *, backward=False, parts, signs=None):
     """S <- fade S + sum_t w_t a_t c_t', and the state at each chunk's start (backward: end), as ``parts`` numbers.
 
     S = [G | H] is one matrix of 2 D columns; a block has 64 of them. terms: (a, for G: c, for H: c, signs).
@@ -114,12 +148,15 @@ def walk(terms, g, beta, start, *, backward=False, parts):
     decays = g is not None
     flat = [x for a, cG, cH, _ in terms for x in (a, cG, cH)]
 
-    def body(*refs, a_s, c_s, low_s, S_s, g_s, w_s, arrived):
+    def body(*refs, a_s, c_s, low_s, S_s, g_s, w_s, arrived, signs_s=None, ready=None):
         refs = iter(refs)
         sources = [tuple(next(refs) for _ in range(3)) for _ in terms]
         g_g = next(refs) if decays else None
         w_g = None if backward else next(refs)
-        start_g, last_g, S_g = next(refs), next(refs), next(refs)
+        start_g = next(refs)
+        signs_g = None if signs is None else next(refs)
+        last_g, S_g = next(refs), next(refs)
+        sketch_g = None if signs is None else next(refs)
         bi, h, column = lax.axis_index("b"), lax.axis_index("h"), lax.axis_index("column")
         mine = pl.ds(column * SIDE, SIDE)
         of_G = column < halves
@@ -151,12 +188,18 @@ def walk(terms, g, beta, start, *, backward=False, parts):
                     S_s[i, pl.ds(r * SIDE, SIDE)] = part
             plgpu.commit_smem()
 
+        def sketch(n):
+            (y,) = products([(transposed(S_s.at[i]), transposed(signs_s)) for i in range(parts)])
+            sketch_g[bi, h, n, half] = y
+
         def chunk(n, S):
             slot = n & 1
             pl.when(n + 1 < N)(lambda: fetch(n + 1))
             for i in range(parts):
                 plgpu.copy_smem_to_gmem(S_s.at[i], S_g.at[i, bi, h, place(n), :, mine])
             plgpu.barrier_wait(arrived.at[slot])
+            if signs is not None:
+                pl.when(~of_G)(lambda: sketch(n))
             weight, fade = None, 1.0
             if decays:
                 row, end = plgpu.load(g_s.at[slot], layout=tiles.PER_ROW), g_s[slot, SIDE - 1]
@@ -164,9 +207,9 @@ def walk(terms, g, beta, start, *, backward=False, parts):
             if not backward:
                 kept = plgpu.load(w_s.at[slot], layout=tiles.PER_ROW)
                 weight = kept if weight is None else kept * weight
-            for j, (*_, signs) in enumerate(terms):
+            for j, (*_, sign) in enumerate(terms):
                 c = sum(tiles.read(c_s.at[slot, j, i]) for i in range(P))
-                c = c * jnp.where(of_G, *signs)
+                c = c * jnp.where(of_G, *sign)
                 c = c if weight is None else c * by_row(weight)
                 c_s[slot, j, 0], low_s[j] = split(c)
             plgpu.commit_smem()
@@ -186,6 +229,9 @@ def walk(terms, g, beta, start, *, backward=False, parts):
             return S
 
         fetch(jnp.zeros((), jnp.int32))
+        if signs is not None:
+            plgpu.copy_gmem_to_smem(signs_g, signs_s, ready)
+            plgpu.barrier_wait(ready)
         rows = [pl.ds(r * SIDE, SIDE) for r in range(halves)]
         S = tuple(plgpu.load(start_g.at[bi, h, r, mine], layout=tiles.WGMMA, optimized=False) for r in rows)
         store_state(S)
@@ -200,7 +246,8 @@ def walk(terms, g, beta, start, *, backward=False, parts):
         out_type=[
             jax.ShapeDtypeStruct((B, H, D, 2 * D), jnp.float32),
             jax.ShapeDtypeStruct((parts, B, H, N, D, 2 * D), HALF),
-        ],
+        ]
+        + ([] if signs is None else [jax.ShapeDtypeStruct((B, H, N, D, RANK), jnp.float32)]),
         grid=(2 * halves, H, B),
         grid_names=("column", "h", "b"),
         scratch_types={
@@ -211,8 +258,9 @@ def walk(terms, g, beta, start, *, backward=False, parts):
             "g_s": plgpu.SMEM((2, SIDE), jnp.float32),
             "w_s": plgpu.SMEM((2, SIDE), jnp.float32),
             "arrived": plgpu.Barrier(num_arrivals=copies, num_barriers=2),
-        },
-    )(*flat, *([g] if decays else []), *([] if backward else [beta]), start)
+        }
+        | ({} if signs is None else {"signs_s": tiles.factor(RANK, D, dtype=HALF), "ready": plgpu.Barrier()}),
+    )(*flat, *(z for z in (g, None if backward else beta, start, signs) if z is not None))
 
 
 def split(x):
@@ -221,20 +269,22 @@ def split(x):
     return high, (x - high.astype(jnp.float32)).astype(HALF)
 
 
-def solve(b, k, S, g, beta, lam, *, solver):
+def solve(b, k, S, g, beta, lam, near, *, solver):
     """x with (H_t + diag(lam)) x_t = b_t for the 64 tokens of a chunk at once, as two 16-bit numbers."""
     P, B, T, H, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
-    Q = len(b)
+    Q, (U, easy) = len(b), near or (None, None)
     lower = [(r, c) for r in range(halves) for c in range(r + 1)]
     cap = 10 * D if solver.max_steps is None else solver.max_steps
     least = max(solver.tol, float(jnp.finfo(jnp.float32).eps) ** 2) ** 2
 
-    def body(*refs, k_s, p_s, s_s, H_s, zeta_s, g_s, g2_s, beta_s, lam_s, arrived):
+    def body(*refs, k_s, p_s, s_s, H_s, zeta_s, g_s, g2_s, beta_s, lam_s, arrived, U_s=None, easy_s=None):
         refs = iter(refs)
         b_g, k_g, S_g = next(refs), next(refs), next(refs)
         g_g = next(refs) if decays else None
-        beta_g, lam_g, x_g = next(refs), next(refs), next(refs)
+        beta_g, lam_g = next(refs), next(refs)
+        U_g, easy_g = (next(refs), next(refs)) if near else (None, None)
+        x_g = next(refs)
         bi, h, n = (lax.axis_index(name) for name in ("b", "h", "n"))
         tokens = pl.ds(n * SIDE, SIDE)
         columns = [pl.ds(c * SIDE, SIDE) for c in range(halves)]
@@ -254,6 +304,9 @@ def solve(b, k, S, g, beta, lam, *, solver):
             plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g2_s, arrived)
         plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s, arrived)
         plgpu.copy_gmem_to_smem(lam_g.at[h], lam_s, arrived)
+        if near:
+            plgpu.copy_gmem_to_smem(easy_g.at[bi, h, n], easy_s, arrived)
+            plgpu.copy_gmem_to_smem(U_g.at[bi, h, n], U_s, arrived)
         plgpu.barrier_wait(arrived)
 
         def hessian(i, r, c):
@@ -278,20 +331,37 @@ def solve(b, k, S, g, beta, lam, *, solver):
         b = [tiles.read(block(p_s, c)) for c in range(halves)]
         if Q == 2:
             b = [high + tiles.read(s_s.at[c]) for c, high in enumerate(b)]
+        def preconditioned(r, rr):
+            if not near:
+                return r, rr
+            for c in range(halves):
+                p_s[:, columns[c]] = r[c].astype(HALF)
+            plgpu.commit_smem()
+            (along,) = products([(p_s, transposed(U_s))])
+            s_s[0] = along.astype(HALF)
+            plgpu.commit_smem()
+            known = products(*([(s_s.at[0], block(U_s, c))] for c in range(halves)))
+            z = tuple(
+                by_column(plgpu.load(easy_s.at[columns[c]], layout=tiles.PER_COLUMN)) * r[c] - known[c]
+                for c in range(halves)
+            )
+            return z, dots(r, z)
+
         unit = largest(b)
         r = tuple(x * by_row(ratio(jnp.ones_like(unit), unit)) for x in b)
         x = tuple(plgpu.layout_cast(jnp.zeros((SIDE, SIDE), jnp.float32), tiles.WGMMA) for _ in r)
-        for c in range(halves):
-            p_s[:, columns[c]] = r[c].astype(HALF)
-        plgpu.commit_smem()
         rr = dots(r, r)
+        z, rz = preconditioned(r, rr)
+        for c in range(halves):
+            p_s[:, columns[c]] = z[c].astype(HALF)
+        plgpu.commit_smem()
         goal = least * rr
 
         def unfinished(rr):
             return jnp.max(plgpu.layout_cast(jnp.where(rr > goal, 1.0, 0.0), tiles.PER_ROW)) > 0
 
         def step(carry):
-            j, _, x, r, rr = carry
+            j, _, x, r, rz = carry
             (scores,) = products([(p_s, transposed(k_s.at[i])) for i in range(P)])
             s_s[0], s_s[1] = split(weighed(scores))
             plgpu.commit_smem()
@@ -310,16 +380,17 @@ def solve(b, k, S, g, beta, lam, *, solver):
             alpha = by_row(ratio(dots(p, r), dots(p, Ap)))
             x = tuple(x_c + alpha * p_c for x_c, p_c in zip(x, p, strict=True))
             r = tuple(r_c - alpha * Ap_c for r_c, Ap_c in zip(r, Ap, strict=True))
-            new = dots(r, r)
-            more = by_row(ratio(new, rr))
+            rr = dots(r, r)
+            z, new = preconditioned(r, rr)
+            more = by_row(ratio(new, rz))
             for c in range(halves):
-                p_s[:, columns[c]] = (r[c] + more * p[c]).astype(HALF)
+                p_s[:, columns[c]] = (z[c] + more * p[c]).astype(HALF)
             plgpu.commit_smem()
-            return j + 1, unfinished(new), x, r, new
+            return j + 1, unfinished(rr), x, r, new
 
-        start = jnp.zeros((), jnp.int32), unfinished(rr), x, r, rr
-        _, _, x, _, rr = lax.while_loop(lambda s: (s[0] < cap) & s[1], step, start)
-        unit = jnp.where(rr < jnp.inf, unit * spread if decays else unit, jnp.nan)
+        start = jnp.zeros((), jnp.int32), unfinished(rr), x, r, rz
+        _, _, x, _, rz = lax.while_loop(lambda s: (s[0] < cap) & s[1], step, start)
+        unit = jnp.where(rz < jnp.inf, unit * spread if decays else unit, jnp.nan)
         for c in range(halves):
             high, low = split(x[c] * by_row(unit))
             p_s[:, columns[c]], s_s[c] = high, low
@@ -330,7 +401,7 @@ def solve(b, k, S, g, beta, lam, *, solver):
         plgpu.wait_smem_to_gmem(0)
 
     vector = plgpu.SMEM((SIDE,), jnp.float32)
-    copies = 1 + (Q == 2) * halves + P + 2 * len(lower) + 2 * decays + 2
+    copies = 1 + (Q == 2) * halves + P + 2 * len(lower) + 2 * decays + 2 + 2 * bool(near)
     return tiles.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((2, B, T, H, D), HALF),
@@ -347,8 +418,9 @@ def solve(b, k, S, g, beta, lam, *, solver):
             "beta_s": vector,
             "lam_s": plgpu.SMEM((D,), jnp.float32),
             "arrived": plgpu.Barrier(num_arrivals=copies),
-        },
-    )(*(z for z in (b, k, S, g, beta, lam) if z is not None))
+        }
+        | ({"U_s": tiles.factor(SIDE, D, dtype=HALF), "easy_s": plgpu.SMEM((D,), jnp.float32)} if near else {}),
+    )(*(z for z in (b, k, S, g, beta, lam, U, easy) if z is not None))
 
 
 def read(a, b, c, S, g, beta, *, place, dtype=None):
