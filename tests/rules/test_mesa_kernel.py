@@ -1,6 +1,6 @@
 """The kernels of mesa, through three gates from one source (see test_linear_kernel.py):
 
-    JAX_ENABLE_X64=1 python -m pytest --noconftest -c /dev/null --rootdir . tests/rules/test_mesa_kernel.py
+JAX_ENABLE_X64=1 python -m pytest --noconftest -c /dev/null --rootdir . tests/rules/test_mesa_kernel.py
 """
 
 import contextlib
@@ -47,3 +47,156 @@ def draw(seed=0, *, T=70, H=1, D=64, dtype="bfloat16", decay=0.9, state=True, sc
         args["state"] = MesaState(G, A @ A.mT / D)
     slopes = rng.normal(size=(1, T, H, D)), MesaState(*rng.normal(size=(2, 1, H, D, D)))
     return args, jax.tree.map(lambda x: jnp.asarray(scale * x, dtype if x.shape[1] == T else jnp.float32), slopes)
+
+
+def pull(rule, args, slopes):
+    """The results, and the gradients by name; that of H by its symmetric part, which alone means something."""
+
+    @jax.jit
+    def run(args, slopes):
+        (o, (G, H)), back = jax.vjp(rule, args)
+        found = back(slopes)[0]
+        dG, dH = found.pop("state", (None, None))
+        states = {} if dG is None else {"dG": dG, "dH": (dH + dH.mT) / 2}
+        return {"o": o, "G": G, "H": H} | {f"d{n}": x for n, x in found.items()} | states
+
+    return run(args, slopes)
+
+
+def exact(args, slopes=None):
+    """The same from the definition in float64, on the same rounded inputs."""
+    args, slopes = jax.tree.map(lambda x: x.astype(jnp.float64), (args, slopes))
+    rule = lambda args: mesa(**args, form="definition")  # noqa: E731
+    return {"o": jax.jit(rule)(args)[0]} if slopes is None else pull(rule, args, slopes)
+
+
+def check(got, want, tol):
+    """The norm of the difference relative to that of the reference. NaN fails."""
+    for name, x in want.items():
+        x, y = np.asarray(x, np.float64), np.asarray(got[name], np.float64)
+        assert x.shape == y.shape
+        error = np.linalg.norm(y - x) / np.linalg.norm(x)
+        assert error <= tol, f"{name}: relative error {error:.1e} above {tol:.0e}"
+
+
+@pytest.mark.parametrize(
+    ("case", "tol"),
+    [
+        ({"T": 67, "scale": 1e-6}, 5e-3),  # two chunks, the last of three tokens; a small upstream gradient
+        ({"T": 5, "D": 128, "decay": None, "state": False}, 5e-3),
+        ({"T": 9, "dtype": "float16", "decay": 0.3}, 1e-3),
+    ],
+    ids=str,
+)
+def test_values_and_gradients(case, tol):
+    args, slopes = draw(**case)
+    got = pull(lambda args: mesa(**args, form="kernel", solver=CG(20, 1e-4)), args, slopes)
+    assert got["o"].dtype == args["v"].dtype and got["H"].dtype == jnp.float32
+    check(got, exact(args, slopes), tol)
+
+
+def power_law(T, D=64):
+    """Keys whose covariance has eigenvalues 1, 1/4, 1/9 ...: steps of CG grow with their ratio."""
+    args, slopes = draw(6, T=T, D=D, decay=None, state=False)
+    rng = np.random.default_rng(7)
+    turned = np.linalg.qr(rng.normal(size=(D, D)))[0] / np.arange(1, D + 1)[:, None]
+    k = unit(rng.normal(size=(2000 + T, D)) @ turned)
+    H = jnp.asarray(k[:-T].T @ k[:-T], jnp.float32)[None, None]
+    args["k"] = jnp.asarray(k[None, -T:, None], args["k"].dtype)
+    return args | {"state": MesaState(jnp.zeros_like(H), H), "lam": jnp.full((1, D), 0.25, jnp.float32)}, slopes
+
+
+def test_the_preconditioner_saves_steps():
+    args, _ = power_law(8)
+    want = exact(args)
+    check({"o": mesa(**args, form="kernel", solver=PCG(12))[0]}, want, 5e-3)
+    with pytest.raises(AssertionError, match="relative error"):
+        check({"o": mesa(**args, form="kernel", solver=CG(12))[0]}, want, 5e-2)
+
+
+@pytest.mark.parametrize("solver", [CG(15, 1e-4), PCG(15, 1e-4)], ids=str)
+def test_long_collinear_keys(solver):
+    """The last 8 of 4096 nearly equal keys, no forgetting, lam 0.25: condition number 16000."""
+    args, _ = draw(8, T=8, decay=None, state=False)
+    rng = np.random.default_rng(9)
+    k = np.asarray(jnp.asarray(unit(1 + 0.01 * rng.normal(size=(4096, 64))), args["k"].dtype), float)
+    v = rng.normal(size=(4096, 64))
+    args["k"] = jnp.asarray(k[None, -8:, None], args["k"].dtype)
+    state = (jnp.asarray(k[:-8].T @ x[:-8], jnp.float32)[None, None] for x in (v, k))
+    args |= {"lam": jnp.full((1, 64), 0.25, jnp.float32), "beta": jnp.ones((1, 8, 1), jnp.float32)}
+    args["state"] = MesaState(*state)
+    check({"o": mesa(**args, form="kernel", solver=solver)[0]}, exact(args), 5e-3)
+
+
+def test_a_reset_leaves_no_trace_and_no_nan():
+    """log_decay of -inf: a decay of zero, also on the first token of a chunk, with gradients."""
+    args, slopes = draw(1, T=72)
+    args["log_decay"] = args["log_decay"].at[0, jnp.array([3, 64])].set(-jnp.inf)
+    got = pull(lambda args: mesa(**args, form="kernel", solver=CG(12, 1e-3)), args, slopes)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
+    assert not np.any(got["dlog_decay"][0, jnp.array([3, 64])])
+    late = {n: x if n == "lam" else x[:, 64:] for n, x in args.items() if n != "state"}
+    late["log_decay"] = late["log_decay"].at[:, 0].set(0)
+    want = exact(late, (slopes[0][:, 64:], slopes[1]))
+    got = {n: x[:, 64:] if n in ("o", "dq", "dk", "dv") else x for n, x in got.items()}
+    check(got, {n: want[n] for n in ("o", "G", "H", "dq", "dk", "dv")}, 5e-3)
+
+
+def test_a_split_changes_nothing():
+    """Two calls, the state carried: the same to the rounding of the factors and the tolerance of the solver."""
+    args, _ = draw(2, T=72)
+    call = lambda part, state: mesa(  # noqa: E731
+        **{n: x if n == "lam" else x[:, part] for n, x in args.items() if n != "state"},
+        state=state,
+        form="kernel",
+        solver=CG(12, 1e-3),
+    )
+    o, (G, H) = call(slice(None), args["state"])
+    o1, middle = call(slice(40), args["state"])
+    o2, last = call(slice(40, None), middle)
+    check({"o": jnp.concatenate([o1, o2], 1), "G": last.G, "H": last.H}, {"o": o, "G": G, "H": H}, 5e-3)
+
+
+def test_nothing_asked_and_nothing_written():
+    """Zero queries, keys and upstream: zeros, and no NaN."""
+    args, slopes = draw(3, T=1, state=False)
+    args |= {n: jnp.zeros_like(args[n]) for n in "qk"}
+    got = pull(lambda args: mesa(**args, form="kernel", solver=PCG(2)), args, jax.tree.map(jnp.zeros_like, slopes))
+    assert all(not np.any(x) for x in got.values())
+
+
+@pytest.mark.parametrize(("D", "decay", "solver"), [(64, None, CG(30)), (128, 0.9, PCG(30, 1e-3))], ids=str)
+def test_lowers_for_hopper_without_one(D, decay, solver):
+    """Layout inference, the dialect's checks and the limit of shared memory, forward and backward."""
+    args, slopes = draw(T=136, D=D, decay=decay, state=False)
+    none = contextlib.nullcontext() if on_hopper() else plgpu.force_gpu_interpret_mode(None)
+
+    def rule(x):
+        o, G, H = kernel(*(x[n] for n in ("q", "k", "v", "beta", "lam")), x.get("log_decay"), solver=solver)
+        return o, MesaState(G, H)
+
+    with none:
+        text = jax.jit(lambda *x: pull(rule, *x)).trace(args, slopes).lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("mosaic_gpu_v2") == 8  # walk, solve, read; read, solve, walk, read, between
+
+
+def test_what_it_does_not_cover_is_named():
+    args, _ = draw(T=8)
+
+    def refuses(message, **changed):
+        with pytest.raises(ValueError, match=f"form is 'kernel', which {message}"):
+            mesa(**args | changed, form="kernel", chunk=changed.pop("chunk", 64))
+
+    refuses("takes bfloat16 or float16, and q is float32", q=args["q"].astype(jnp.float32))
+    refuses("takes one dtype, and q is bfloat16, v is float16", v=args["v"].astype(jnp.float16))
+    refuses("sums in float32, and an argument is float64", beta=args["beta"].astype(jnp.float64))
+    with pytest.raises(ValueError, match="form is 'kernel', which takes chunk = 64, and chunk is 32"):
+        mesa(**args, form="kernel", chunk=32)
+    with plgpu.force_gpu_interpret_mode(None):
+        if not on_hopper():
+            refuses("needs a Hopper GPU .*, and this is cpu")
+
+
+def test_auto_does_not_take_it():
+    args, _ = draw(5, T=8)
+    np.testing.assert_array_equal(mesa(**args)[0], mesa(**args, form="chunk")[0])

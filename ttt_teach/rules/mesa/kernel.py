@@ -331,6 +331,7 @@ def solve(b, k, S, g, beta, lam, near, *, solver):
         b = [tiles.read(block(p_s, c)) for c in range(halves)]
         if Q == 2:
             b = [high + tiles.read(s_s.at[c]) for c, high in enumerate(b)]
+
         def preconditioned(r, rr):
             if not near:
                 return r, rr
@@ -649,8 +650,10 @@ def dots(x, y):
 
 
 def largest(x):
-    return plgpu.layout_cast(jnp.max(jnp.abs(x[0]), axis=1), tiles.PER_ROW) if len(x) == 1 else jnp.maximum(
-        *(jnp.max(jnp.abs(x_c), axis=1) for x_c in x)
+    return (
+        plgpu.layout_cast(jnp.max(jnp.abs(x[0]), axis=1), tiles.PER_ROW)
+        if len(x) == 1
+        else jnp.maximum(*(jnp.max(jnp.abs(x_c), axis=1) for x_c in x))
     )
 
 
