@@ -45,8 +45,8 @@ def draw(seed=0, *, T=70, H=1, D=64, dtype="bfloat16", decay=0.9, state=True, sc
     G, A = (jnp.asarray(x, jnp.float32) for x in rng.normal(size=(2, 1, H, D, D)))
     if state:
         args["state"] = MesaState(G, A @ A.mT / D)
-    slopes = rng.normal(size=(1, T, H, D)), MesaState(*rng.normal(size=(2, 1, H, D, D)))
-    return args, jax.tree.map(lambda x: jnp.asarray(scale * x, dtype if x.shape[1] == T else jnp.float32), slopes)
+    do, dstate = rng.normal(size=(1, T, H, D)), rng.normal(size=(2, 1, H, D, D))
+    return args, (jnp.asarray(scale * do, dtype), MesaState(*jnp.asarray(scale * dstate, jnp.float32)))
 
 
 def pull(rule, args, slopes):

@@ -71,7 +71,7 @@ def _forward(q, k, v, beta, g, lam, S, solver):
     q2, k2, v2 = (in_parts(x) for x in (q, k, v))
     signs = probes(k.shape[-1]) if isinstance(solver, PCG) else None
     last, borders, *sketch = walk([(k2, v2, k2, (1.0, 1.0))], g, beta, S, parts=2, signs=signs)
-    near = nystrom(sketch[0], signs, lam) if sketch else None
+    near = each_chunk(nystrom)(sketch[0], signs, lam) if sketch else None
     x = solve(q2, k2, borders, g, beta, lam, near, solver=solver)
     o = read(x, k2, v2, borders, g, beta, place="o", dtype=v.dtype)
     return (o, last), (k, v, beta, g, lam, borders, near, x)
@@ -111,6 +111,11 @@ def probes(D):
     return jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (RANK, D)), HALF)
 
 
+def each_chunk(f):
+    """f of ``[B, H, N, ...]``, something shared and ``[H, ...]``."""
+    return jax.vmap(jax.vmap(jax.vmap(f, (0, None, None)), (0, None, 0)), (0, None, None))
+
+
 @full_precision
 def nystrom(Y, signs, lam):
     """(U, e), such that diag(e) - U'U is about (H + diag(lam))^-1, from Y = H signs' (Halko et al. 2011, Sec. 5.3).
@@ -121,20 +126,16 @@ def nystrom(Y, signs, lam):
 
     U has 16 bits, so the second term must not come nearer to the first than these resolve: less FLOOR of it.
     """
-    D = Y.shape[-2]
+    D = len(lam)
     signs = signs.astype(Y.dtype)
     core = signs @ Y
-    trace = jnp.trace(core, axis1=-2, axis2=-1)[..., None, None] / RANK  # of H, as signs estimate it
+    trace = jnp.trace(core) / RANK  # of H, as signs estimate it
     shift = 1e-6 * trace + 1e-30
-    B = (Y + shift * signs.T) @ inverse_factors((core + core.mT) / 2 + shift * (signs @ signs.T)).mT
-    rest = jnp.maximum(trace[..., 0] - jnp.sum(B * B, axis=(-2, -1))[..., None], 0) / (D - RANK)
-    e = 1 / (lam[:, None] + rest)
-    U = inverse_factors(jnp.eye(RANK) + B.mT @ (e[..., None] * B)) @ (e[..., None] * B).mT
-    U = (1 - FLOOR) ** 0.5 * U
-    return jnp.pad(U, [(0, 0)] * 3 + [(0, SIDE - RANK), (0, 0)]).astype(HALF), e
-
-
-inverse_factors = jnp.vectorize(inverse_factor, signature="(r,r)->(r,r)")
+    B = (Y + shift * signs.T) @ inverse_factor((core + core.T) / 2 + shift * (signs @ signs.T)).T
+    rest = jnp.maximum(trace - jnp.sum(B * B), 0) / (D - RANK)
+    e = 1 / (lam + rest)
+    U = inverse_factor(jnp.eye(RANK, dtype=Y.dtype) + B.T @ (e[:, None] * B)) @ (e[:, None] * B).T
+    return jnp.pad((1 - FLOOR) ** 0.5 * U, [(0, SIDE - RANK), (0, 0)]).astype(HALF), e
 
 
 def walk(terms, g, beta, start, *, backward=False, parts, signs=None):
