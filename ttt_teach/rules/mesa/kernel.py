@@ -1,6 +1,34 @@
-"""Mesa on a Hopper GPU, forward and backward: one sequential pass, and the rest chunk by chunk.
+"""Mesa on a Hopper GPU, forward and backward: a walk from chunk to chunk, and all else for every chunk by itself.
 
-DRAFT
+With S = [G | H] the two statistics before a chunk of 64, zeta_t what t finds of them and zeta_ti of the write at i,
+
+    A_t = zeta_t H + sum_{i <= t} zeta_ti beta_i k_i k_i' + diag(lam)
+    x_t = A_t^-1 q_t,    o_t = zeta_t G'x_t + sum_{i <= t} zeta_ti beta_i (k_i . x_t) v_i
+
+**Forward**: ``walk`` leaves S at each chunk's start, ``solve`` finds x, ``read`` makes o of it.
+
+**Backward** (MesaNet App. D, notebook 06). u_t = A_t^-1 g_t is dq_t, where ``read`` makes g_t = G_t do_t and the same
+``solve`` finds u. The slopes of the statistics, dG = sum_t zeta_ti x_t do_t' and dH = -sum_t zeta_ti (u_t x_t' + x_t u_t')
+(twice the symmetric part), are the same walk from the end. Then for each token, with what is in its chunk and after it,
+
+    dv_i = beta_i (sum_t zeta_ti (k_i . x_t) do_t + zeta_Ci dG'k_i)                                       (``read``)
+    dk_i = beta_i (sum_t zeta_ti ((v_i . do_t - k_i . u_t) x_t - (k_i . x_t) u_t) + zeta_Ci (dG v_i + dH k_i))
+    dbeta_i = sum_t zeta_ti (k_i . x_t)(v_i . do_t - k_i . u_t) + zeta_Ci k_i'(dG v_i + dH k_i / 2)      (``between``)
+    dlam = -sum_t u_t x_t  (by channel)
+
+**The decay.** exp(G_t), the sum of log gamma from the chunk's start to t, multiplies both statistics that t reads and
+exp(-G_i) what i writes. Scaling both by s makes o = s G'(s H + Lam)^-1 q, whose slope is that of Lam alone:
+dG_t = u_t'diag(lam) x_t - beta_t dbeta_t, and G_C gets what the whole chunk hands on, <G, dG> + <H, dH> / 2 at its end.
+
+**Numbers.** Every product has bfloat16 factors and a float32 sum; float16 arguments come as a sum of two bfloat16. What
+the solver reads is twice that, 16 bits: H (with 8, at 4096 collinear keys, H + Lam is indefinite), the scores inside
+the chunk, x. The direction p is rounded to 8 bits, and **the rounded p** is what x and r are updated with, so r stays
+the residual of x; only the conjugacy suffers, and no step is lost. So the error of x is that of A: 5e-4 at a condition
+number of 16000. bfloat16 has the exponents of float32: an upstream gradient of 1e-6 costs no digits.
+
+**What should limit it** (B 16, T 2048, H 12, D 128; arithmetic, not measured yet): a step multiplies 64 x 128 x 448
+numbers twice over, 1800 cycles of a tensor core that 2 blocks share, 0.06 ms for all 6144 chunks; S costs 0.8 GB, or
+0.2 ms to write and as much to read.
 """
 
 from functools import partial
@@ -11,6 +39,7 @@ import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Float
 
 from ttt_teach.rules import tiles
 from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, transposed
@@ -20,7 +49,7 @@ from ttt_teach.solvers.precision import full_precision
 
 HALF = jnp.bfloat16  # of every factor: the exponents of float32, and a second number for the bits that a first leaves
 RANK = 32  # directions of H that the preconditioner knows
-FLOOR = 2.0**-6  # and the least share of r that it leaves in one
+FLOOR = 2.0**-6  # the least share of a residual that it leaves in one
 FADED = 2.0**-60  # less than this of H and H counts as this
 
 
@@ -33,8 +62,19 @@ def refusal(q: Array, k: Array, v: Array, dtype, chunk: int, solver: CG) -> str 
     return tiles.refusal(q=q, k=k, v=v) or tiles.no_place()
 
 
-def kernel(q, k, v, beta, lam, log_decay=None, G=None, H=None, *, solver: CG):
-    """o, and the last G and H."""
+def kernel(
+    q: Float[Array, "B T H K"],
+    k: Float[Array, "B T H K"],
+    v: Float[Array, "B T H K"],
+    beta: Float[Array, "B T H"],
+    lam: Float[Array, "H K"],
+    log_decay: Float[Array, "B T H"] | None = None,
+    G: Float[Array, "B H K K"] | None = None,
+    H: Float[Array, "B H K K"] | None = None,
+    *,
+    solver: CG,
+) -> tuple[Float[Array, "B T H K"], Float[Array, "B H K K"], Float[Array, "B H K K"]]:
+    """o, and the last G and H. q, k and v in 16 bits, K in {64, 128}; the rest in float32."""
     B, T, heads, D = q.shape
     q, k, v = (tiles.whole_rows(x) for x in (q, k, v))
     beta = by_head(beta)
@@ -46,7 +86,7 @@ def kernel(q, k, v, beta, lam, log_decay=None, G=None, H=None, *, solver: CG):
 
 
 def by_head(x):
-    """``[B, T, H]`` -> ``[B, H, N * 64]``, zeros at the end."""
+    """``[B, T, H]`` -> ``[B, H, N * 64]``: zeros at the end, which write nothing and forget nothing."""
     return jnp.pad(x, [(0, 0), (0, -x.shape[1] % SIDE), (0, 0)]).swapaxes(1, 2)
 
 
@@ -118,7 +158,10 @@ def each_chunk(f):
 
 @full_precision
 def nystrom(Y, signs, lam):
-    """(U, e), such that diag(e) - U'U is about (H + diag(lam))^-1, from Y = H signs' (Halko et al. 2011, Sec. 5.3).
+    """(U, e), so that diag(e) - U'U is about (H + diag(lam))^-1, from Y = H signs' (Nystrom; Halko et al. 2011, 5.5).
+
+    It knows no token of the chunk, so any number of steps is causal, and a split of the sequence at a chunk's border
+    changes nothing. No step is saved where H has no large eigenvalues (random keys), or has all but faded.
 
     H ~ Y (signs Y)^-1 Y' = B B', and as much in every other direction as its trace leaves, so with W = 1 + B'diag(e)B
 
@@ -139,9 +182,12 @@ def nystrom(Y, signs, lam):
 
 
 def walk(terms, g, beta, start, *, backward=False, parts, signs=None):
-    """S <- fade S + sum_t w_t a_t c_t', and the state at each chunk's start (backward: end), as ``parts`` numbers.
+    """The last S, S at each chunk's start (backward: its end) as ``parts`` numbers and, given signs, H signs' there.
 
-    S = [G | H] is one matrix of 2 D columns; a block has 64 of them. terms: (a, for G: c, for H: c, signs).
+    S <- exp(G_C) S + sum_t w_t a_t c_t' for S = [G | H], 2 D columns; a block has 64 of them, in registers from the
+    first chunk to the last. w_t = beta_t exp(G_C - G_t), or exp(G_t) backwards. terms: a, the c of G, that of H, and
+    their factors. In shared memory (D = 128, one part): forward two slots of a and c, 48 KB, c's low part 8, S 32:
+    88 KB, two blocks an SM; backward, with two terms, 128 KB.
     """
     a0 = terms[0][0]
     P, B, T, H, D = a0.shape
@@ -271,7 +317,15 @@ def split(x):
 
 
 def solve(b, k, S, g, beta, lam, near, *, solver):
-    """x with (H_t + diag(lam)) x_t = b_t for the 64 tokens of a chunk at once, as two 16-bit numbers."""
+    """x with A_t x_t = b_t as two 16-bit numbers, the 64 tokens of a chunk at once: a block per chunk and head.
+
+    CG (solvers/cg.py), until every token of the chunk is done, on A_t / zeta_t = H + sum_i (zeta_ti / zeta_t) beta_i
+    k_i k_i' + diag(lam / zeta_t), so that one sum takes p H and the scores times k. near: U and e of ``nystrom``.
+
+    In registers: x, r and A p, 64 x D float32 each. In shared memory (D = 128): H twice, its blocks on and under the
+    diagonal, 48 KB; k, p and the scores 16 KB each, zeta_ti 8: 104 KB, two blocks an SM; U is 16 KB more. p, the scores
+    and zeta_ti are written and read by the rows of a warp, which are its own; commits are for the tensor core.
+    """
     P, B, T, H, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
     Q, (U, easy) = len(b), near or (None, None)
@@ -349,7 +403,7 @@ def solve(b, k, S, g, beta, lam, near, *, solver):
             )
             return z, dots(r, z)
 
-        unit = largest(b)
+        unit = largest(b)  # dots must neither underflow nor overflow
         r = tuple(x * by_row(ratio(jnp.ones_like(unit), unit)) for x in b)
         x = tuple(plgpu.layout_cast(jnp.zeros((SIDE, SIDE), jnp.float32), tiles.WGMMA) for _ in r)
         rr = dots(r, r)
@@ -426,10 +480,10 @@ def solve(b, k, S, g, beta, lam, near, *, solver):
 
 
 def read(a, b, c, S, g, beta, *, place, dtype=None):
-    """out_t = zeta_t a_t M + sum_i zeta_ti (a_t . b_i) c_i for 64 columns of out, M a part of the state.
+    """out_t = zeta_t a_t M + sum_{i <= t} zeta_ti beta_i (a_t . b_i) c_i for 64 columns of out: linear attention.
 
-    place: "o" (M = G, i <= t, weights beta_i), "b" (M = G') or "dv" (M = G, i >= t, all times beta_t).
-    dtype: of out; two 16-bit numbers if None.
+    place "o": M is G; "b": M is G', and out is two 16-bit numbers; "dv": M is dG at the chunk's end, which t reaches
+    by zeta_Ct, i >= t, and beta_t takes the place of beta_i. In shared memory (D = 128): 112 KB at most in bfloat16.
     """
     _, B, T, H, D = a.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
@@ -515,7 +569,11 @@ def read(a, b, c, S, g, beta, *, place, dtype=None):
 
 
 def between(x, u, k, v, do, S, dS, g, beta, lam, *, dtype):
-    """dk for 64 columns, and what dbeta, dlam and the decays get from the chunk."""
+    """dk, dbeta, dlam and, if there are decays, by token u'diag(lam) x and what the chunk hands on (any token's place).
+
+    A block per head, chunk and 64 channels; rows are the tokens that write. In shared memory (D = 128): x, u, k, v, do,
+    dG, dH 16 KB each; the scores take the place of do: 120 KB with the result (float16: twice that).
+    """
     P, B, T, H, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
     room = max(halves, 2)  # for do, and then for two tiles of scores
@@ -651,6 +709,7 @@ def dots(x, y):
 
 
 def largest(x):
+    """The largest |entry| of each of the 64 rows."""
     return (
         plgpu.layout_cast(jnp.max(jnp.abs(x[0]), axis=1), tiles.PER_ROW)
         if len(x) == 1
