@@ -8,8 +8,8 @@ With S = [G | H] the two statistics before a chunk of 64, zeta_t what t finds of
 **Forward**: ``walk`` leaves S at each chunk's start, ``solve`` finds x, ``read`` makes o of it.
 
 **Backward** (MesaNet App. D, notebook 06). u_t = A_t^-1 g_t is dq_t, where ``read`` makes g_t = G_t do_t and the same
-``solve`` finds u. The slopes of the statistics, dG = sum_t zeta_ti x_t do_t' and dH = -sum_t zeta_ti (u_t x_t' + x_t u_t')
-(twice the symmetric part), are the same walk from the end. Then for each token, with what is in its chunk and after it,
+``solve`` finds u. The slopes of the statistics, dG = sum_t zeta_ti x_t do_t' and dH = -sum_t zeta_ti (u_t x_t' +
+x_t u_t'), which is twice its symmetric part, are the same walk from the end. Then, from the chunk and what follows it,
 
     dv_i = beta_i (sum_t zeta_ti (k_i . x_t) do_t + zeta_Ci dG'k_i)                                       (``read``)
     dk_i = beta_i (sum_t zeta_ti ((v_i . do_t - k_i . u_t) x_t - (k_i . x_t) u_t) + zeta_Ci (dG v_i + dH k_i))
