@@ -63,7 +63,8 @@ def mesa(
         form: ``"definition"`` (minimises the stated loss itself, T^2 K^2 + T K^3), ``"recurrent"``
             (T K (K steps + V), a scan), ``"chunk"`` (T (K + 2 chunk) K steps, matrix products; with PCG each step
             twice that, and T K^3 / chunk beside), ``"kernel"`` (the same steps in kernels for Hopper GPUs: q, k, v in
-            bfloat16 or float16, K = V in {64, 128}, chunk 64, ``CG``) or ``"auto"``, which is chunk.
+            bfloat16 or float16, K = V in {64, 128}, chunk 64; for PCG it knows 32 directions of
+            the H before the chunk, no more) or ``"auto"``, which is chunk.
         chunk: tokens solved for at once in the chunk form.
 
     Returns:
