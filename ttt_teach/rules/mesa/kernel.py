@@ -158,7 +158,7 @@ def each_chunk(f):
 
 @full_precision
 def nystrom(Y, signs, lam):
-    """(U, e), so that diag(e) - U'U is about (H + diag(lam))^-1, from Y = H signs' (Nystrom; Halko et al. 2011, Alg. 5.5).
+    """(U, e): diag(e) - U'U is about (H + diag(lam))^-1, from Y = H signs' (Nystrom; Halko et al. 2011, Alg. 5.5).
 
     It knows no token of the chunk, so any number of steps is causal, and a split of the sequence at a chunk's border
     changes nothing. No step is saved where H has no large eigenvalues (random keys), or has all but faded.
