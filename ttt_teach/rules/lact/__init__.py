@@ -81,7 +81,7 @@ def lact(
         ValueError: a shape or dtype that disagrees, momentum outside (0, 1), weights that are no SwiGLU, an order,
             schedule, state or chunk of another kind, an unknown form.
     """
-    run = door.pick("lact", FORMS, form)
+    run = door.pick("lact", FORMS, form, kernel=True)
     chunk = door.length("chunk", chunk)
     _check_kinds(weights, momentum, state)
     x, size = door.enter(
@@ -98,9 +98,18 @@ def lact(
     door.require("momentum", x.momentum, lambda m: (m > 0) & (m < 1), "momentum between 0 and 1")
     order = _order(order, size.T)
     W, M, norms, pending, pending_momentum, count = _first(x, size) if state is None else _carried(x, state, chunk)
+    tokens = x.q, x.k, x.v
+    if run is None:
+        from ttt_teach.rules.lact import kernel  # Pallas is loaded where a kernel may run, and nowhere else
+
+        tokens = tuple(jnp.asarray(z) for z in (q, k, v))
+        why = kernel.refusal(*tokens, size)
+        if why is not None:
+            raise ValueError(f"form is 'kernel', which {why}")
+        run = kernel.kernel
     o, (W, M, pending, pending_momentum) = door.each_head(
         run,
-        tokens=(x.q, x.k, x.v, x.lr, x.momentum),
+        tokens=(*tokens, x.lr, x.momentum),
         states=(W, M, pending, pending_momentum, jax.tree.map(lambda n0: n0[..., None], norms)),
         shared=(count,),
         chunk=chunk,

@@ -131,7 +131,7 @@ def chunkwise(
     elif count is None or not len(q):
         memory, o = from_the_start(memory, tokens, close, chunk)
     else:
-        memory, o = from_within(memory, tokens, close, chunk, count)
+        memory, o = from_within(memory, tokens, absorb, close, chunk, count)
     return o, tuple(memory)
 
 
@@ -152,7 +152,7 @@ def from_the_start(memory, tokens, close, chunk):
     return memory, jnp.concatenate([o.reshape(whole * chunk, -1), last]) if whole else last
 
 
-def from_within(memory, tokens, close, chunk, count):
+def from_within(memory, tokens, absorb, close, chunk, count):
     """The count may be known at run time only, so wherever a chunk may end the choice is made there.
 
     The first slot takes what the pending chunk has room for, each other one a chunk; they are filled up with tokens of

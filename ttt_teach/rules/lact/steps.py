@@ -22,12 +22,15 @@ class Memory(NamedTuple):
     pending_momentum: Float[Array, ""] | None  # the momentum of its tokens, summed
 
 
-def write(memory: Memory, tokens: int | Array, norms: SwiGLU, muon: tuple | None) -> Memory:
-    """Close the pending chunk of so many tokens: momentum, Muon, the step, and the rows back to their initial norm."""
+def write(memory: Memory, tokens: int | Array, norms: SwiGLU, muon: tuple | None, factors=None) -> Memory:
+    """Close the pending chunk of so many tokens: momentum, Muon, the step, and the rows back to their initial norm.
+
+    ``factors``: the dtype of the factors in Muon's products, see newton_schulz.
+    """
     W, M, G, β = memory
     if M is not None:
         G = M = jax.tree.map(lambda M, d: β / tokens * M + d, M, G)
-    step = G if muon is None else SwiGLU(*(newton_schulz(x, muon) for x in G))
+    step = G if muon is None else SwiGLU(*(newton_schulz(x, muon, factors) for x in G))
     W = jax.tree.map(lambda W, s, n0: restored(W + s, n0), W, step, norms)
     return emptied(Memory(W, M, *memory[2:]))
 
