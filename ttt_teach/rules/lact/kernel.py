@@ -1,25 +1,53 @@
-"""LaCT with 16-bit factors and float32 sums."""
+"""LaCT on a Hopper GPU: 16-bit factors, float32 sums and float32 fast weights, forward and backward.
+
+**Which product waits for which.** Only the writes are a chain: chunk n's direction wants the weights that chunk n - 1
+left. Its reads want nothing but those weights, so they come after all writes, every chunk at once (``from_the_start``).
+The gradient has the same shape: all reads first, then the chain backwards.
+
+**What is kept.** A chunk's read and direction have a gradient by hand that goes through them again, so a sequence keeps
+its tokens and, of each chunk, the weights it found (16 bits, as the products read them), the weights before their rows
+were restored and, with Muon or momentum, the direction.
+
+**Two kinds of products** (H200, one layer of the 760M model: 4 sequences, 32768 tokens, width 384, chunks of 2048):
+
+- *Into the hidden layer*, up to six products of the same tokens, between which stands what is not a product: silu, its
+  slopes, the rates. They are a kernel, ``strips``: their sums never leave the registers. A read goes on to the output
+  in the same kernel, and its hidden layer never leaves the chip.
+- *Out of it*: a sum over the 2048 tokens of a chunk (the directions), or over the hidden width (dk, dv, dq), with
+  nothing to fuse. They are XLA's: 128 columns of 384 fill 108 of 132 multiprocessors, and at width 768 XLA's products
+  reach 92 % of the card's peak (notebook 12). There it has those into the hidden layer too, since two tiles of tokens
+  that wide have no room beside each other on a multiprocessor.
+
+So does Muon, 15 products of 384 x 384 for each matrix, whose factors are float16: it begins with a matrix of length 1.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Float, Int
 
 from ttt_teach.rules import tiles
 from ttt_teach.rules.lact.chunk import from_within, silu
 from ttt_teach.rules.lact.definition import SwiGLU
 from ttt_teach.rules.lact.steps import Memory, emptied, scheduled, write
-from ttt_teach.rules.tiles import SIDE
+from ttt_teach.rules.tiles import SIDE, block, by_row, transposed
 
-MUON = jnp.float16
+ROWS = 2 * SIDE  # tokens in a block: 64 for each of its two warpgroups, which share the tiles of the weights
+RING = 4  # tiles of the weights that are on their way or read
+WIDEST = 768  # channels of a token, q and do or k and v together: 128 tokens of them are 192 KB of the 227
 
 
 def refusal(q: Array, k: Array, v: Array, size) -> str | None:
     """Why the kernel does not do this call, or None if it does. size: what the door read, with the compute dtype."""
     if size.dtype != jnp.float32:
         return "sums in float32, and an argument is float64"
-    arrays = {"q": q, "k": k, "v": v}
-    for name, x in arrays.items():
+    for name, x in {"q": q, "k": k, "v": v}.items():
         if x.dtype not in tiles.HALVES:
             return f"takes bfloat16 or float16, and {name} is {x.dtype}"
         if x.dtype != q.dtype:
@@ -32,131 +60,7 @@ def refusal(q: Array, k: Array, v: Array, size) -> str | None:
     return tiles.no_place()
 
 
-def halved(W: SwiGLU, dtype) -> SwiGLU:
-    return jax.tree.map(lambda w: w.astype(dtype), W)
-
-
-def summed(x, y):
-    """x @ y, factors in 16 bits, the sum in float32."""
-    return jnp.matmul(x, y, preferred_element_type=jnp.float32)
-
-
-def lift(x: Array, dtype) -> Array | float:
-    """A power of two that brings the largest entry of x to 1/2 or more, below 1. float16 wants it, bfloat16 has range."""
-    if dtype != jnp.float16:
-        return 1.0
-    _, exponent = jnp.frexp(jnp.max(jnp.abs(x.astype(jnp.float32))))
-    return jnp.ldexp(jnp.float32(1), -exponent)
-
-
-# -- a read ------------------------------------------------------------------------------------------------------------
-
-
-@jax.custom_vjp
-def read(W: SwiGLU, q):
-    """f_W of every query."""
-    return _read(halved(W, q.dtype), q)
-
-
-def hidden(W, q):
-    a, u = summed(q, W.gate.T), summed(q, W.up.T)
-    return (jax.nn.silu(a) * u).astype(q.dtype)
-
-
-def _read(W, q):
-    return hidden(W, q) @ W.out.T
-
-
-def _read_forward(W, q):
-    W = halved(W, q.dtype)
-    return _read(W, q), (W, q)
-
-
-def _read_back(kept, slope):
-    W, q = kept
-    scale = lift(slope, q.dtype)
-    da, du, h = hidden_back(W, q, slope, scale)
-    dq = (summed(da, W.gate) + summed(du, W.up)) / scale
-    dW = SwiGLU(summed(da.T, q) / scale, summed(du.T, q) / scale, summed(slope.T, h))
-    return dW, dq.astype(q.dtype)
-
-
-def hidden_back(W, q, slope, scale):
-    a, u, dh = summed(q, W.gate.T), summed(q, W.up.T), scale * summed(slope, W.out)
-    s, s1, _ = silu(a)
-    return [x.astype(q.dtype) for x in (dh * u * s1, dh * s, s * u)]
-
-
-read.defvjp(_read_forward, _read_back)
-
-# -- a direction -------------------------------------------------------------------------------------------------------
-
-
-@jax.custom_vjp
-def direction(W: SwiGLU, k, v, lr):
-    return _direction(halved(W, k.dtype), k, v, lr)
-
-
-def _direction(W, k, v, lr):
-    scale = lift(lr, k.dtype)
-    g, p, h = errors(W, k, v, lr * scale)
-    return jax.tree.map(lambda d: d / scale, SwiGLU(summed(g.T, k), summed(p.T, k), summed(v.T, h)))
-
-
-def errors(W, k, v, lr):
-    a, u, e = summed(k, W.gate.T), summed(k, W.up.T), summed(v, W.out)
-    s, s1, _ = silu(a)
-    lr_gate, lr_up, lr_out = jnp.split(lr, 3, axis=-1)
-    return [x.astype(k.dtype) for x in (lr_gate * e * u * s1, lr_up * e * s, lr_out * s * u)]
-
-
-def _direction_forward(W, k, v, lr):
-    W = halved(W, k.dtype)
-    return _direction(W, k, v, lr), (W, k, v, lr)
-
-
-def _direction_back(kept, D):
-    W, k, v, lr = kept
-    dtype = k.dtype
-    scale = lift(jnp.stack([jnp.max(jnp.abs(d)) for d in D]), dtype)
-    D = jax.tree.map(lambda d: (scale * d).astype(dtype), D)
-    (da, du, de), (g, p, h), dlr = errors_back(W, D, k, v, lr)
-    dk = summed(g, D.gate) + summed(p, D.up) + summed(da, W.gate) + summed(du, W.up)
-    dv = summed(h, D.out.T) + summed(de, W.out.T)
-    dW = SwiGLU(summed(da.T, k), summed(du.T, k), summed(v.T, de))
-    dW, dk, dv, dlr = jax.tree.map(lambda x: x / scale, (dW, dk, dv, dlr))
-    return dW, dk.astype(dtype), dv.astype(dtype), dlr
-
-
-def errors_back(W, D, k, v, lr):
-    dtype = k.dtype
-    a, u, e = summed(k, W.gate.T), summed(k, W.up.T), summed(v, W.out)
-    dg, dp, dh = summed(k, D.gate.T), summed(k, D.up.T), summed(v, D.out)
-    s, s1, s2 = silu(a)
-    lr_gate, lr_up, lr_out = jnp.split(lr, 3, axis=-1)
-    g, p, h = e * u * s1, e * s, s * u
-    dlr = jnp.stack([jnp.sum(x, axis=-1) for x in (dg * g, dp * p, dh * h)], axis=-1)
-    dg, dp, dh = lr_gate * dg, lr_up * dp, lr_out * dh
-    de = dg * u * s1 + dp * s
-    du = dg * e * s1 + dh * s
-    da = dg * e * u * s2 + (dp * e + dh * u) * s1
-    half = lambda *xs: [x.astype(dtype) for x in xs]  # noqa: E731
-    return half(da, du, de), half(lr_gate * g, lr_up * p, lr_out * h), dlr
-
-
-direction.defvjp(_direction_forward, _direction_back)
-
 # -- chunk after chunk -------------------------------------------------------------------------------------------------
-
-
-def add(memory: Memory, k, v, lr, momentum) -> Memory:
-    d = direction(memory.W, k, v, lr)
-    added = jax.tree.map(jnp.add, memory[2:], (d, None if momentum is None else jnp.sum(momentum)))
-    return Memory(memory.W, memory.M, *added)
-
-
-def absorb(memory: Memory, tokens: tuple):
-    return add(memory, *tokens[1:]), read(memory.W, tokens[0])
 
 
 def kernel(
@@ -175,17 +79,18 @@ def kernel(
     chunk: int,
     order: str | tuple,
     muon: tuple | None,
-):
+) -> tuple[Float[Array, "R V"], tuple]:
+    """One head, as in the other forms: q, k, v in 16 bits, all else in float32."""
     memory, tokens = Memory(W, M, pending, pending_momentum), (q, k, v, lr, momentum)
 
     def close(memory, tokens=chunk):
-        return write(memory, tokens, norms, muon, MUON)
+        return write(memory, tokens, norms, muon, jnp.float16)
 
     def entry(memory, tokens, update, apply):
         if update:
             written = close(add(emptied(memory), *tokens[1:]), len(tokens[0]))
             memory = memory._replace(W=written.W, M=written.M)
-        return memory, read(memory.W, tokens[0] if apply else tokens[0][:0])
+        return memory, read(memory.W, tokens[0]) if apply else jnp.zeros((0, v.shape[1]), v.dtype)
 
     if order != "apply-update":
         memory, o = scheduled(entry, memory, tokens, order, chunk)
@@ -197,21 +102,336 @@ def kernel(
 
 
 def from_the_start(memory, tokens, close, chunk):
-    q, *written = tokens
-    T = len(q)
+    """The chain of writes, then all reads. The last chunk is filled up with tokens of rate 0 and stays pending."""
+    T = len(tokens[0])
     N = -(-T // chunk)
-    q, *written = jax.tree.map(lambda x: in_chunks(x, N, chunk), (q, *written))
+    q, *written = jax.tree.map(partial(in_chunks, N=N, chunk=chunk), tokens)
 
     def step(memory, tokens):
         return close(add(memory, *tokens)), memory.W
 
-    memory, W = lax.scan(step, memory, jax.tree.map(lambda x: x[:-1], written))
-    W = jax.tree.map(lambda W, last: jnp.concatenate([W, last[None]]), W, memory.W)
+    memory, found = lax.scan(step, memory, jax.tree.map(lambda x: x[:-1], written))
     memory = add(memory, *jax.tree.map(lambda x: x[-1], written))
-    o = jax.vmap(read)(W, q)
-    return memory, o.reshape(N * chunk, -1)[:T]
+    W = jax.tree.map(lambda W, last: jnp.concatenate([W, last[None]]), found, memory.W)
+    return memory, jax.vmap(read)(W, q).reshape(N * chunk, -1)[:T]
 
 
 def in_chunks(x, N, chunk):
     x = jnp.pad(x, [(0, N * chunk - len(x))] + [(0, 0)] * (x.ndim - 1))
     return x.reshape(N, chunk, *x.shape[1:])
+
+
+def add(memory: Memory, k, v, lr, momentum) -> Memory:
+    """The tokens' direction, added to those of their chunk."""
+    d = direction(memory.W, k, v, lr)
+    summed = jax.tree.map(jnp.add, memory[2:], (d, None if momentum is None else jnp.sum(momentum)))
+    return Memory(memory.W, memory.M, *summed)
+
+
+def absorb(memory: Memory, tokens: tuple):
+    """Read the tokens, then add them."""
+    return add(memory, *tokens[1:]), read(memory.W, tokens[0])
+
+
+# -- what is done to a chunk, and its gradient -------------------------------------------------------------------------
+
+# (sum, tokens, matrix, along): to that sum add those tokens times that matrix', or, not along its rows, times the matrix
+GATE_UP_OUT = ((0, 0, 0, True), (1, 0, 1, True), (2, 1, 2, False))
+
+
+@jax.custom_vjp
+def read(W: SwiGLU, q: Float[Array, "C K"]) -> Float[Array, "C V"]:
+    """f_W of every query (LaCT Eq. 6)."""
+    return _read(halved(W, q.dtype), q)
+
+
+def _read(W, q):
+    def hidden(sums, rates):
+        a, u = sums
+        return [silu(a)[0] * u], ()
+
+    (o,), _ = strips([q], [W.gate, W.up], GATE_UP_OUT[:2], hidden, results=1, out=W.out)
+    return o
+
+
+def _read_forward(W, q):
+    W = halved(W, q.dtype)
+    return _read(W, q), (W, q)
+
+
+def _read_back(kept, do):
+    """da = dh u silu'(a) and du = dh silu(a), with dh = out' do (chunk.py); times a power of two on the way."""
+    W, q = kept
+    scale = lift(do)
+
+    def hidden(sums, rates):
+        (a, u, dh), (scale,) = sums, rates
+        s, s1, _ = silu(a)
+        dh = dh * scale
+        return [dh * u * s1, dh * s, s * u], ()
+
+    rates = jnp.broadcast_to(scale, (len(q), 1))
+    (da, du, h), _ = strips([q, do], list(W), GATE_UP_OUT, hidden, results=3, rates=rates)
+    dW = SwiGLU(summed(da.T, q) / scale, summed(du.T, q) / scale, summed(do.T, h))
+    dq = (summed(da, W.gate) + summed(du, W.up)) / scale
+    return dW, dq.astype(q.dtype)
+
+
+read.defvjp(_read_forward, _read_back)
+
+
+@jax.custom_vjp
+def direction(W: SwiGLU, k: Float[Array, "C K"], v: Float[Array, "C V"], lr: Float[Array, "C 3"]) -> SwiGLU:
+    """Up sum_t <f(k_t), v_t>, each matrix with its own rates (LaCT Alg. 1); the formulas are those of chunk.py."""
+    return _direction(halved(W, k.dtype), k, v, lr)
+
+
+def _direction(W, k, v, lr):
+    def hidden(sums, rates):
+        (a, u, e), (lr_gate, lr_up, lr_out) = sums, rates
+        s, s1, _ = silu(a)
+        return [lr_gate * e * u * s1, lr_up * e * s, lr_out * s * u], ()
+
+    scale = lift(lr, k.dtype)
+    (g, p, h), _ = strips([k, v], list(W), GATE_UP_OUT, hidden, results=3, rates=lr * scale, parts=2)
+    return jax.tree.map(lambda d: d / scale, SwiGLU(summed(g.T, k), summed(p.T, k), summed(v.T, h)))
+
+
+def _direction_forward(W, k, v, lr):
+    W = halved(W, k.dtype)
+    return _direction(W, k, v, lr), (W, k, v, lr)
+
+
+def _direction_back(kept, D):
+    """All of it is linear in D, so D may be brought near 1 first, and the results back."""
+    W, k, v, lr = kept
+    scale = lift(jnp.stack([jnp.max(jnp.abs(d)) for d in D]), k.dtype)
+    D = halved(jax.tree.map(lambda d: scale * d, D), k.dtype)
+
+    def hidden(sums, rates):
+        (a, u, e, dg, dp, dh), (lr_gate, lr_up, lr_out) = sums, rates
+        s, s1, s2 = silu(a)
+        g, p, h = e * u * s1, e * s, s * u
+        dlr = dg * g, dp * p, dh * h
+        dg, dp, dh = lr_gate * dg, lr_up * dp, lr_out * dh
+        da = dg * e * u * s2 + (dp * e + dh * u) * s1
+        du = dg * e * s1 + dh * s
+        de = dg * u * s1 + dp * s
+        return [da, du, de, lr_gate * g, lr_up * p, lr_out * h], dlr
+
+    terms = GATE_UP_OUT + tuple((3 + s, x, 3 + w, along) for s, x, w, along in GATE_UP_OUT)
+    (da, du, de, g, p, h), dlr = strips([k, v], [*W, *D], terms, hidden, results=6, rates=lr, sums=3, parts=2)
+    dk = summed(g, D.gate) + summed(p, D.up) + summed(da, W.gate) + summed(du, W.up)
+    dv = summed(h, D.out.T) + summed(de, W.out.T)
+    dW = SwiGLU(summed(da.T, k), summed(du.T, k), summed(v.T, de))
+    dW, dk, dv, dlr = jax.tree.map(lambda x: x / scale, (dW, dk, dv, dlr))
+    return dW, dk.astype(k.dtype), dv.astype(v.dtype), dlr
+
+
+direction.defvjp(_direction_forward, _direction_back)
+
+
+def halved(W: SwiGLU, dtype) -> SwiGLU:
+    """As the products read them."""
+    return jax.tree.map(lambda w: w.astype(dtype), W)
+
+
+def summed(x: Array, y: Array) -> Array:
+    """x @ y, factors in 16 bits, the sum in float32."""
+    return jnp.matmul(x, y, preferred_element_type=jnp.float32)
+
+
+def lift(x: Array, dtype=None) -> Array:
+    """A power of two that brings the largest entry of x to between 1/2 and 1 for float16; for bfloat16 it is 1.
+
+    float16 has few bits for small numbers. What is linear in x is computed of the larger x, then divided.
+    """
+    if (dtype or x.dtype) != jnp.float16:
+        return jnp.float32(1)
+    _, exponent = jnp.frexp(jnp.max(jnp.abs(x.astype(jnp.float32))))
+    return jnp.ldexp(jnp.float32(1), -exponent)
+
+
+# -- into the hidden layer ---------------------------------------------------------------------------------------------
+
+
+def strips(
+    tokens: list[Array],
+    matrices: list[Array],
+    terms: tuple,
+    hidden: Callable,
+    *,
+    results: int,
+    rates: Array | None = None,
+    sums: int = 0,
+    parts: int = 1,
+    out: Array | None = None,
+) -> tuple[list[Array], Array | None]:
+    """Products of tokens ``[C, D]`` with matrices, and what ``hidden`` makes of their sums, 16 bits ``[C, M]`` each.
+
+    Args:
+        tokens, matrices: in 16 bits. terms: which tokens are multiplied with which matrix into which sum.
+        hidden: ``(sums, rates) -> (results, numbers)``, of tiles ``[tokens, hidden]`` and of the rates of the same
+            tokens, spread over the tile. The numbers are summed over the hidden layer.
+        rates: ``[C, R]``, float32. parts: into how many the hidden layer is split, to have as many times more blocks.
+        out: ``[V, M]``: the one result times this matrix' is wanted instead.
+
+    Returns:
+        the results; the sums ``[C, sums]``, or None.
+    """
+    if sum(x.shape[1] for x in tokens) + (0 if out is None else out.shape[1]) > WIDEST:
+        return _by_xla(tokens, matrices, terms, hidden, rates, out)
+    C = len(tokens[0])
+    more = [(0, -C % ROWS), (0, 0)]
+    tokens = [jnp.pad(x, more) for x in tokens] if C % ROWS else tokens
+    rates = None if rates is None else jnp.pad(rates, more).T
+    found, numbers = _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out)
+    return [x[:C] for x in found], numbers.sum(0)[:, :C].T if sums else None
+
+
+def _by_xla(tokens, matrices, terms, hidden, rates, out):
+    found = [summed(tokens[x], matrices[w].T if along else matrices[w]) for _, x, w, along in terms]
+    results, numbers = hidden(found, [] if rates is None else [r[:, None] for r in rates.T])
+    results = [x.astype(tokens[0].dtype) for x in results]
+    if out is not None:
+        results = [results[0] @ out.T]
+    return results, jnp.stack([jnp.sum(x, axis=1) for x in numbers], axis=1) if numbers else None
+
+
+class Job(NamedTuple):
+    """64 columns of the tokens times a tile of a matrix, added to a sum."""
+
+    sum: int
+    tokens: int
+    column: int
+    matrix: int
+    along: bool
+
+
+def _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out):
+    """A block has 128 tokens and a part of the hidden layer, which it goes through 64 at a time.
+
+    In shared memory: the tokens, 192 KB if they have 2 x 384 channels (a read: the queries and their hidden layer), and
+    a ring of four tiles of the matrices, 32 KB. Its two warpgroups take 64 tokens each and read the same tile. A job is
+    64 x 64 x 64; up to six sums are 192 registers a thread. While one job is computed the tile of the one before it is
+    replaced: by the first warpgroup, once both have said that they are through with it (``free``).
+    """
+    C, M, dtype = len(tokens[0]), matrices[0].shape[0], tokens[0].dtype
+    columns = [x.shape[1] // SIDE for x in tokens]
+    pieces, n_rates = M // SIDE, 0 if rates is None else len(rates)
+    parts = parts if pieces % parts == 0 else 1
+    matrices = matrices if out is None else [*matrices, out]
+    work = [Job(s, x, j, w, along) for j in range(max(columns)) for s, x, w, along in terms if j < columns[x]]
+
+    def body(*refs, token_s, hidden_s, ring, there, full, free):
+        refs = iter(refs)
+        token_g, matrix_g = [next(refs) for _ in tokens], [next(refs) for _ in matrices]
+        rates_g = next(refs) if n_rates else None
+        result_g = [next(refs) for _ in range(results)]
+        sums_g = next(refs) if sums else None
+        wg, part = lax.axis_index("wg"), lax.axis_index("part")
+        mine = pl.ds((2 * lax.axis_index("tile") + wg) * SIDE, SIDE)
+
+        def fetch(slot, job, piece):
+            own, across = pl.ds(piece * SIDE, SIDE), pl.ds(job.column * SIDE, SIDE)
+            box = matrix_g[job.matrix].at[(own, across) if job.along else (across, own)]
+            plgpu.copy_gmem_to_smem(box, ring.at[slot], full.at[slot])
+
+        def sweep(work, factors, first, count, finish, carry, done=0, last=True):
+            """``finish(piece, sums, carry)`` for count pieces from the first, after so many jobs done."""
+            n, total = len(work), count * len(work)
+
+            @pl.when(wg == 0)
+            def _():
+                for r in range(RING):
+                    slot = (done + r) % RING
+                    if slot < done:
+                        plgpu.barrier_wait(free.at[slot])
+                    if r < total:
+                        fetch(slot, work[r % n], first + r // n)
+
+            def replace(t, i, p):
+                """The tile of job t of this sweep by that of job t + RING, which is the i-th from piece p on."""
+                slot = (done + t) & (RING - 1)
+                wanted = t + RING < total
+                pl.when(wanted | (not last))(lambda: plgpu.barrier_arrive(free.at[slot]))
+
+                @pl.when(wanted & (wg == 0))
+                def _():
+                    plgpu.barrier_wait(free.at[slot])
+                    fetch(slot, work[i % n], first + p + i // n)
+
+            def piece(p, carry):
+                def run(*accumulators):
+                    for i, job in enumerate(work):
+                        t = p * n + i
+                        slot = (done + t) & (RING - 1)
+                        plgpu.barrier_wait(full.at[slot])
+                        tile = ring.at[slot]
+                        tile = transposed(tile) if job.along else tile
+                        plgpu.wgmma(accumulators[job.sum], block(factors[job.tokens], job.column), tile)
+                        if i:
+                            plgpu.wgmma_wait(1)
+                            replace(t - 1, i - 1 + RING, p)
+                    found = tuple(acc[...] for acc in accumulators)
+                    replace(p * n + n - 1, n - 1 + RING, p)
+                    return found
+
+                each = 1 + max(job.sum for job in work)
+                found = pl.run_scoped(run, *(plgpu.ACC((SIDE, SIDE), jnp.float32) for _ in range(each)))
+                return finish(first + p, found, carry)
+
+            return tiles.steps(count, piece, carry)
+
+        for x_g, x_s in zip(token_g, token_s, strict=True):
+            plgpu.copy_gmem_to_smem(x_g.at[mine], x_s.at[wg], there.at[wg])
+        plgpu.barrier_wait(there.at[wg])
+
+        def store(x_g, piece, x):
+            x_g[mine, pl.ds(piece * SIDE, SIDE)] = x.astype(dtype)
+
+        def of_hidden(piece, found, carry):
+            spread = [by_row(plgpu.load(rates_g.at[i, mine], layout=tiles.PER_ROW, optimized=False)) for i in range(n_rates)]
+            found, numbers = hidden(found, spread)
+            if out is None:
+                for x, x_g in zip(found, result_g, strict=True):
+                    store(x_g, piece, x)
+            else:
+                hidden_s[0][wg, :, pl.ds(piece * SIDE, SIDE)] = found[0].astype(dtype)
+            return tuple(x + jnp.sum(y, axis=1) for x, y in zip(carry, numbers, strict=True))
+
+        def of_out(piece, found, carry):
+            store(result_g[0], piece, found[0])
+            return carry
+
+        count = pieces // parts
+        zeros = tuple(plgpu.layout_cast(jnp.zeros((SIDE,), jnp.float32), tiles.PER_ROW) for _ in range(sums))
+        factors = [x_s.at[wg] for x_s in token_s]
+        numbers = sweep(work, factors, part * count, count, of_hidden, zeros, last=out is None)
+        if out is not None:
+            plgpu.commit_smem()  # this warpgroup's own hidden layer is what it now multiplies
+            onward = [Job(0, 0, j, len(matrices) - 1, True) for j in range(pieces)]
+            sweep(onward, [hidden_s[0].at[wg]], 0, len(out) // SIDE, of_out, (), done=count * len(work))
+        for i, x in enumerate(numbers):
+            sums_g[part, i, mine] = x
+
+    outputs = [jax.ShapeDtypeStruct((C, M if out is None else len(out)), dtype)] * results
+    if sums:
+        outputs.append(jax.ShapeDtypeStruct((parts, sums, C), jnp.float32))
+    found = tiles.kernel(
+        body,
+        out_type=outputs,
+        grid=(parts, C // ROWS),  # the first is the innermost: parts that share their tokens run side by side
+        grid_names=("part", "tile"),
+        num_threads=2,
+        thread_name="wg",
+        scratch_types={
+            "token_s": [tiles.factor(2, SIDE, x.shape[1], dtype=dtype) for x in tokens],
+            "hidden_s": [] if out is None else [tiles.factor(2, SIDE, M, dtype=dtype)],
+            "ring": tiles.factor(RING, SIDE, SIDE, dtype=dtype),
+            "there": plgpu.Barrier(num_arrivals=len(tokens), num_barriers=2),
+            "full": plgpu.Barrier(num_barriers=RING),
+            "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
+        },
+    )(*tokens, *matrices, *([] if rates is None else [rates]))
+    return (found[:-1], found[-1]) if sums else (found, None)
