@@ -455,7 +455,9 @@ class TestLaCT(Common):
         refuses(r"state.count holds -1; expected 0", state=state._replace(count=jnp.int32(-1)))
         refuses(r"state.count is float64 of shape \[\]; expected one whole", state=state._replace(count=jnp.zeros(())))
         refuses(r"state.count is int64 of shape \[2\]", state=state._replace(count=jnp.zeros(2, jnp.int64)))
-        with pytest.raises(ValueError, match="form is 'fast'; .* has 'definition', 'recurrent', 'chunk', 'kernel' and 'auto'"):
+        with pytest.raises(
+            ValueError, match="form is 'fast'; .* has 'definition', 'recurrent', 'chunk', 'kernel' and "
+        ):
             self.call(args, "fast")
 
 

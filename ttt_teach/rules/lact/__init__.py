@@ -71,7 +71,9 @@ def lact(
             ``"auto"``: 9 products of T M K in all, and with Muon 15 of M K min(M, K) for each matrix and chunk. Its
             gradient takes about 3.5 times as long, and keeps the tokens and, of each chunk, W before and after the
             step and the step's direction (with momentum M too). It has gradients of gradients, but no forward mode
-            (jvp). A gradient in a whole state needs ``allow_int``, for its count.
+            (jvp). A gradient in a whole state needs ``allow_int``, for its count. ``"kernel"``: the same for Hopper
+            GPUs, q, k, v in bfloat16 or float16 and K, V, M multiples of 128: factors of products in 16 bits, sums
+            and weights in float32. A call that begins without a state, in the order "apply-update", is its fastest.
 
     Returns:
         o ``[B, T, H, V]`` (a schedule: as many tokens as it reads) in the dtype of v; LaCTState, float32 (float64 if
@@ -79,7 +81,8 @@ def lact(
 
     Raises:
         ValueError: a shape or dtype that disagrees, momentum outside (0, 1), weights that are no SwiGLU, an order,
-            schedule, state or chunk of another kind, an unknown form.
+            schedule, state or chunk of another kind, an unknown form; for ``form="kernel"`` the reason why it does not
+            cover this call.
     """
     run = door.pick("lact", FORMS, form, kernel=True)
     chunk = door.length("chunk", chunk)

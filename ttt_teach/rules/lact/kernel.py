@@ -55,8 +55,8 @@ def refusal(q: Array, k: Array, v: Array, size) -> str | None:
         if 0 in x.shape:
             return f"takes no empty array, and {name} has shape {list(x.shape)}"
     for name, width in (("K", size.K), ("V", size.V), ("M", size.M)):
-        if width % SIDE:
-            return f"takes widths that are multiples of {SIDE}, and {name} is {width}"
+        if width % ROWS:
+            return f"takes widths that are multiples of {ROWS}, and {name} is {width}"
     return tiles.no_place()
 
 
@@ -135,7 +135,7 @@ def absorb(memory: Memory, tokens: tuple):
 
 # -- what is done to a chunk, and its gradient -------------------------------------------------------------------------
 
-# (sum, tokens, matrix, along): to that sum add those tokens times that matrix', or, not along its rows, times the matrix
+# (sum, tokens, matrix, along): to that sum add those tokens times that matrix' or, not along its rows, that matrix
 GATE_UP_OUT = ((0, 0, 0, True), (1, 0, 1, True), (2, 1, 2, False))
 
 
@@ -160,9 +160,9 @@ def _read_forward(W, q):
 
 
 def _read_back(kept, do):
-    """da = dh u silu'(a) and du = dh silu(a), with dh = out' do (chunk.py); times a power of two on the way."""
+    """da = dh u silu'(a) and du = dh silu(a), with dh = out' do (chunk.py)."""
     W, q = kept
-    scale = lift(do)
+    scale = lift(do, q.dtype)
 
     def hidden(sums, rates):
         (a, u, dh), (scale,) = sums, rates
@@ -172,9 +172,9 @@ def _read_back(kept, do):
 
     rates = jnp.broadcast_to(scale, (len(q), 1))
     (da, du, h), _ = strips([q, do], list(W), GATE_UP_OUT, hidden, results=3, rates=rates)
-    dW = SwiGLU(summed(da.T, q) / scale, summed(du.T, q) / scale, summed(do.T, h))
-    dq = (summed(da, W.gate) + summed(du, W.up)) / scale
-    return dW, dq.astype(q.dtype)
+    dW = over_tokens([(da, q), (du, q), (do, h)], jnp.stack([scale, scale, jnp.float32(1)]))
+    (dq,) = over_hidden([[(da, W.gate), (du, W.up)]], scale)
+    return SwiGLU(*dW), dq
 
 
 read.defvjp(_read_forward, _read_back)
@@ -194,7 +194,7 @@ def _direction(W, k, v, lr):
 
     scale = lift(lr, k.dtype)
     (g, p, h), _ = strips([k, v], list(W), GATE_UP_OUT, hidden, results=3, rates=lr * scale, parts=2)
-    return jax.tree.map(lambda d: d / scale, SwiGLU(summed(g.T, k), summed(p.T, k), summed(v.T, h)))
+    return SwiGLU(*over_tokens([(g, k), (p, k), (v, h)], jnp.broadcast_to(scale, (3,))))
 
 
 def _direction_forward(W, k, v, lr):
@@ -221,11 +221,10 @@ def _direction_back(kept, D):
 
     terms = GATE_UP_OUT + tuple((3 + s, x, 3 + w, along) for s, x, w, along in GATE_UP_OUT)
     (da, du, de, g, p, h), dlr = strips([k, v], [*W, *D], terms, hidden, results=6, rates=lr, sums=3, parts=2)
-    dk = summed(g, D.gate) + summed(p, D.up) + summed(da, W.gate) + summed(du, W.up)
-    dv = summed(h, D.out.T) + summed(de, W.out.T)
-    dW = SwiGLU(summed(da.T, k), summed(du.T, k), summed(v.T, de))
-    dW, dk, dv, dlr = jax.tree.map(lambda x: x / scale, (dW, dk, dv, dlr))
-    return dW, dk.astype(k.dtype), dv.astype(v.dtype), dlr
+    dW = over_tokens([(da, k), (du, k), (v, de)], jnp.broadcast_to(scale, (3,)))
+    dk = [(g, D.gate), (p, D.up), (da, W.gate), (du, W.up)]
+    dk, dv = over_hidden([dk, [(h, D.out.T), (de, W.out.T)]], scale)
+    return SwiGLU(*dW), dk, dv, dlr / scale
 
 
 direction.defvjp(_direction_forward, _direction_back)
@@ -236,20 +235,25 @@ def halved(W: SwiGLU, dtype) -> SwiGLU:
     return jax.tree.map(lambda w: w.astype(dtype), W)
 
 
-def summed(x: Array, y: Array) -> Array:
-    """x @ y, factors in 16 bits, the sum in float32."""
-    return jnp.matmul(x, y, preferred_element_type=jnp.float32)
-
-
-def lift(x: Array, dtype=None) -> Array:
+def lift(x: Array, dtype) -> Array:
     """A power of two that brings the largest entry of x to between 1/2 and 1 for float16; for bfloat16 it is 1.
 
     float16 has few bits for small numbers. What is linear in x is computed of the larger x, then divided.
     """
-    if (dtype or x.dtype) != jnp.float16:
+    if dtype != jnp.float16:
         return jnp.float32(1)
     _, exponent = jnp.frexp(jnp.max(jnp.abs(x.astype(jnp.float32))))
     return jnp.ldexp(jnp.float32(1), -exponent)
+
+
+def wide(*widths: int) -> bool:
+    """Whether two tiles of 128 tokens, so many channels together, leave the ring no room in shared memory."""
+    return sum(widths) > WIDEST
+
+
+def summed(x: Array, y: Array) -> Array:
+    """x @ y, factors in 16 bits, the sum in float32."""
+    return jnp.matmul(x, y, preferred_element_type=jnp.float32)
 
 
 # -- into the hidden layer ---------------------------------------------------------------------------------------------
@@ -279,14 +283,18 @@ def strips(
     Returns:
         the results; the sums ``[C, sums]``, or None.
     """
-    if sum(x.shape[1] for x in tokens) + (0 if out is None else out.shape[1]) > WIDEST:
+    if wide(*(x.shape[1] for x in tokens), 0 if out is None else out.shape[1]):
         return _by_xla(tokens, matrices, terms, hidden, rates, out)
     C = len(tokens[0])
-    more = [(0, -C % ROWS), (0, 0)]
-    tokens = [jnp.pad(x, more) for x in tokens] if C % ROWS else tokens
-    rates = None if rates is None else jnp.pad(rates, more).T
+    tokens = [whole(x) for x in tokens]
+    rates = None if rates is None else whole(rates).T
     found, numbers = _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out)
     return [x[:C] for x in found], numbers.sum(0)[:, :C].T if sums else None
+
+
+def whole(x: Array) -> Array:
+    """Filled up with zeros to whole blocks of tokens."""
+    return jnp.pad(x, [(0, -len(x) % ROWS), (0, 0)]) if len(x) % ROWS else x
 
 
 def _by_xla(tokens, matrices, terms, hidden, rates, out):
@@ -391,7 +399,8 @@ def _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out):
             x_g[mine, pl.ds(piece * SIDE, SIDE)] = x.astype(dtype)
 
         def of_hidden(piece, found, carry):
-            spread = [by_row(plgpu.load(rates_g.at[i, mine], layout=tiles.PER_ROW, optimized=False)) for i in range(n_rates)]
+            own = [rates_g.at[i, mine] for i in range(n_rates)]
+            spread = [by_row(plgpu.load(r, layout=tiles.PER_ROW, optimized=False)) for r in own]
             found, numbers = hidden(found, spread)
             if out is None:
                 for x, x_g in zip(found, result_g, strict=True):
@@ -435,3 +444,113 @@ def _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out):
         },
     )(*tokens, *matrices, *([] if rates is None else [rates]))
     return (found[:-1], found[-1]) if sums else (found, None)
+
+
+# -- out of it ---------------------------------------------------------------------------------------------------------
+
+
+def over_tokens(products: list[tuple[Array, Array]], scales: Array) -> list[Array]:
+    """x' y / scale of every ``x [C, A]``, ``y [C, N]``, in float32."""
+    if any(wide(x.shape[1], y.shape[1]) for x, y in products):
+        return [summed(x.T, y) / scale for (x, y), scale in zip(products, scales, strict=True)]
+    return _totals([[(whole(x), whole(y))] for x, y in products], 1 / scales, jnp.float32, columns=ROWS, tokens=True)
+
+
+def over_hidden(sums: list[list[tuple[Array, Array]]], scale: Array) -> list[Array]:
+    """The sum of x y / scale over the pairs ``x [C, M]``, ``y [M, N]`` of each, in 16 bits."""
+    C, dtype = sums[0][0][0].shape[0], sums[0][0][0].dtype
+    if any(wide(*y.shape) for pairs in sums for _, y in pairs):
+        joined = [[jnp.concatenate(z, axis=1 - i) for i, z in enumerate(zip(*pairs, strict=True))] for pairs in sums]
+        return [(summed(x, y) / scale).astype(dtype) for x, y in joined]
+    columns = 192 if all(pairs[0][1].shape[1] % 192 == 0 for pairs in sums) else ROWS
+    scales = jnp.broadcast_to(1 / scale, (len(sums),))
+    found = _totals([[(whole(x), y) for x, y in pairs] for pairs in sums], scales, dtype, columns=columns, tokens=False)
+    return [x[:C] for x in found]
+
+
+def _totals(sums, scales, dtype, *, columns, tokens):
+    """Sums of products times their scales: over the rows of x and y (tokens), or the columns of x (hidden layer).
+
+    A block has 128 x ``columns`` of one sum, 64 rows for each of its two warpgroups; 384 x 384 over the tokens are 9
+    blocks of 128 columns for each head and matrix, 2048 tokens x 384 are 32 blocks of 192. A step is 64 deep. Shared
+    memory has four steps, 128 KB or 160 KB.
+    """
+    flat = [pair for pairs in sums for pair in pairs]
+    shapes = [(x.shape[tokens], y.shape[1]) for ((x, y), *_) in sums]
+    blocks = [(rows // ROWS) * (across // columns) for rows, across in shapes]
+
+    def body(*refs, x_s, y_s, full, free):
+        refs = iter(refs)
+        pair_g = [(next(refs), next(refs)) for _ in flat]
+        scales_g = next(refs)
+        wg, tile = lax.axis_index("wg"), lax.axis_index("tile")
+        half = pl.ds(wg * SIDE, SIDE)
+
+        def one(index, pairs, out_g, block):
+            across, deep = shapes[index][1] // columns, pairs[0][0].shape[not tokens] // SIDE
+            total = len(pairs) * deep
+            rows, cols = pl.ds(block // across * ROWS, ROWS), pl.ds(block % across * columns, columns)
+
+            def fetch(t):
+                slot = t & (RING - 1)
+                for i, (x_g, y_g) in enumerate(pairs):
+
+                    @pl.when((t >= i * deep) & (t < (i + 1) * deep))
+                    def _(i=i, x_g=x_g, y_g=y_g):
+                        step = pl.ds((t - i * deep) * SIDE, SIDE)
+                        x_box = x_g.at[step, rows] if tokens else x_g.at[rows, step]
+                        plgpu.copy_gmem_to_smem(x_box, x_s.at[slot], full.at[slot])
+                        plgpu.copy_gmem_to_smem(y_g.at[step, cols], y_s.at[slot], full.at[slot])
+
+            def replace(t):
+                """The step before the one that is computed, by that which is four later."""
+                slot = t & (RING - 1)
+                plgpu.barrier_arrive(free.at[slot])
+
+                @pl.when(wg == 0)
+                def _():
+                    plgpu.barrier_wait(free.at[slot])
+                    fetch(t + RING)
+
+            def run(total_acc):
+                def step(t, _):
+                    slot = t & (RING - 1)
+                    plgpu.barrier_wait(full.at[slot])
+                    x = transposed(x_s.at[slot, :, half]) if tokens else x_s.at[slot, half]
+                    plgpu.wgmma(total_acc, x, y_s.at[slot])
+                    plgpu.wgmma_wait(1)
+                    pl.when((t > 0) & (t - 1 + RING < total))(lambda: replace(t - 1))
+                    return ()
+
+                tiles.steps(total, step, ())
+                return total_acc[...]
+
+            @pl.when(wg == 0)
+            def _():
+                for t in range(min(RING, total)):
+                    fetch(jnp.int32(t))
+
+            found = pl.run_scoped(run, plgpu.ACC((SIDE, columns), jnp.float32))
+            mine = pl.ds(block // across * ROWS + wg * SIDE, SIDE)
+            out_g[mine, cols] = (found * scales_g[index]).astype(dtype)
+
+        first = 0
+        for index, (count, pairs) in enumerate(zip(blocks, sums, strict=True)):
+            own = [pair_g.pop(0) for _ in pairs]
+            pl.when((tile >= first) & (tile < first + count))(partial(one, index, own, next(refs), tile - first))
+            first += count
+
+    return tiles.kernel(
+        body,
+        out_type=[jax.ShapeDtypeStruct(shape, dtype) for shape in shapes],
+        grid=(sum(blocks),),
+        grid_names=("tile",),
+        num_threads=2,
+        thread_name="wg",
+        scratch_types={
+            "x_s": tiles.factor(RING, *((SIDE, ROWS) if tokens else (ROWS, SIDE)), dtype=flat[0][0].dtype),
+            "y_s": tiles.factor(RING, SIDE, columns, dtype=flat[0][0].dtype),
+            "full": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
+            "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
+        },
+    )(*(z for pair in flat for z in pair), scales)

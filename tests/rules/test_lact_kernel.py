@@ -1,0 +1,201 @@
+"""The kernel of LaCT, through three gates from one source.
+
+1. JAX's interpreter of GPU kernels, on any CPU, with race detection: values and gradients against the definition.
+2. Lowering for CUDA, on any CPU: layouts and the size of shared memory.
+3. A Hopper GPU, where this same file compiles the kernel and compares the same numbers:
+
+       JAX_ENABLE_X64=1 python -m pytest --noconftest -c /dev/null --rootdir . tests/rules/test_lact_kernel.py
+"""
+
+import contextlib
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interpreter
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from ttt_teach import SwiGLU, lact
+from ttt_teach.rules.door import on_hopper
+from ttt_teach.rules.lact import kernel as kernels
+
+pytestmark = pytest.mark.timeout(240, method="thread")  # a kernel that waits for ever does not see signals
+
+C = D = 128  # the smallest that the kernel takes: one block of tokens, two strips of the hidden layer
+
+
+@pytest.fixture(autouse=True)
+def somewhere(capsys):
+    """Inside the interpreter unless there is a GPU; no race may be found there.
+
+    It prints each one (and newer versions raise); what it keeps is about the last kernel only.
+    """
+    with contextlib.ExitStack() as stack:
+        if not on_hopper():
+            stack.enter_context(plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams(detect_races=True)))
+        try:
+            yield
+            assert "RACE DETECTED" not in capsys.readouterr().out
+        finally:
+            interpreter.reset_gpu_interpret_mode_state()
+
+
+def draw(seed=0, *, B=1, T=C + 70, H=1, dtype="bfloat16", momentum=False):
+    """Arguments of :func:`lact`: keys of length about 1, and steps as long as the weights' rows or a third of it."""
+    rng = np.random.default_rng(seed)
+    args = {n: jnp.asarray(rng.normal(size=(B, T, H, D)) * (1 if n == "v" else D**-0.5), dtype) for n in "qkv"}
+    args["lr"] = jnp.asarray(rng.uniform(0.01, 0.1, (B, T, H, 3)), jnp.float32)
+    args["weights"] = SwiGLU(*jnp.asarray(2 * rng.normal(size=(3, H, D, D)) * D**-0.5, jnp.float32))
+    if momentum:
+        args["momentum"] = jnp.asarray(rng.uniform(0.3, 0.9, (B, T, H)), jnp.float32)
+    return args
+
+
+def results(form, args, **options):
+    o, state = lact(**args, form=form, chunk=C, **options)
+    return {"o": o, "W": state.weights, "M": state.momentum, "pending": state.pending}
+
+
+def drawn_like(shapes, seed=100):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), shapes)
+
+
+@partial(jax.jit, static_argnums=(0,))
+def pull(rule, args, slopes):
+    """The results, and the gradients in all arguments."""
+    found, back = jax.vjp(rule, args)
+    return found, back(slopes)[0]
+
+
+def exact(x):
+    return jax.tree.map(lambda x: x.astype(jnp.float64), x)
+
+
+def check(got, want, tol):
+    """The norm of the difference relative to that of the reference. NaN fails."""
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(want), jax.tree.leaves(got), strict=True):
+        x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+        assert x.shape == y.shape
+        error = np.linalg.norm(y - x) / np.linalg.norm(x)
+        assert error <= tol, f"{jax.tree_util.keystr(path)}: relative error {error:.1e} above {tol:.0e}"
+
+
+def test_values_and_gradients():
+    """Two chunks, the second of 70 tokens, two heads; then slopes 2^-20 as large, and nothing to learn or to hand back.
+
+    A rounding of the 16-bit factors is at most 2^-9, and each number goes through three or four of them.
+    """
+    args = draw(H=2)
+    rule = partial(results, "kernel", muon=False)
+    slopes = drawn_like(jax.eval_shape(rule, args))
+    got = pull(rule, args, slopes)
+    assert got[0]["o"].dtype == jnp.bfloat16 and got[0]["W"].gate.dtype == jnp.float32
+    check(got, pull(partial(results, "definition", muon=False), exact(args), exact(slopes)), TOLERANCE["plain"])
+
+    small = jax.tree.map(lambda x: x * jnp.asarray(2.0**-20, x.dtype), slopes)
+    for x, y in zip(jax.tree.leaves(got[1]), jax.tree.leaves(pull(rule, args, small)[1]), strict=True):
+        np.testing.assert_array_equal(x, y * jnp.asarray(2.0**20, y.dtype))  # powers of two round nothing
+
+    none = jax.tree.map(jnp.zeros_like, slopes)
+    assert not any(np.any(x) for x in jax.tree.leaves(pull(rule, args, none)[1]))
+    blank = args | {"k": jnp.zeros_like(args["k"]), "lr": jnp.zeros_like(args["lr"])}
+    found, back = pull(rule, blank, slopes)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((found, back)))
+    assert not any(np.any(x) for x in found["pending"])
+
+
+def test_muon_and_momentum_in_float16():
+    """Newton-Schulz brings up what is small in a direction, its roundings too, and its slope in them is steeper yet."""
+    args = draw(1, dtype="float16", momentum=True)
+    slopes = drawn_like(jax.eval_shape(partial(results, "kernel"), args))
+    found, back = pull(partial(results, "kernel"), args, slopes)
+    want, want_back = pull(partial(results, "definition"), exact(args), exact(slopes))
+    check(found, want, TOLERANCE["muon"])
+    check(back, want_back, TOLERANCE["muon slopes"])
+
+
+def test_a_split_changes_nothing():
+    """Two calls, the second from within a chunk and over its end: the same to the rounding of the factors."""
+    args = draw(2, dtype="float16", T=C + 20)
+    tokens = {n: x for n, x in args.items() if n != "weights"}
+    call = partial(lact, chunk=C, muon=False, form="kernel")
+    o, state = call(**args)
+    o1, middle = call(**jax.tree.map(lambda x: x[:, :90], tokens), weights=args["weights"])
+    o2, last = call(**jax.tree.map(lambda x: x[:, 90:], tokens), weights=None, state=middle)
+    assert last.count == state.count
+    check(
+        {"o": jnp.concatenate([o1, o2], 1), "W": last.weights, "pending": last.pending},
+        {"o": o, "W": state.weights, "pending": state.pending},
+        TOLERANCE["split"],
+    )
+
+
+def test_other_orders():
+    """A schedule whose entries are no whole blocks: written; written, then read; read."""
+    args = draw(3, T=150)
+    order = [(0, 30, True, False), (30, 150, True, True), (0, 7, False, True)]
+    got = results("kernel", args, muon=False, order=order)
+    check(got["o"], results("definition", exact(args), muon=False, order=order)["o"], TOLERANCE["plain"])
+
+
+def chunk_and_slopes(W, q, k, v, lr):
+    """A read and a direction, and their gradients for slopes that are at hand."""
+    o, back = jax.vjp(kernels.read, W, q)
+    d, direction_back = jax.vjp(kernels.direction, W, k, v, lr)
+    return o, d, back(v), direction_back(jax.tree.map(lambda w: 1e-3 * w, W))
+
+
+def one_chunk(tokens, width):
+    """The shapes of W, q, k, v and lr."""
+    half, single = (partial(jax.ShapeDtypeStruct, dtype=dtype) for dtype in (jnp.bfloat16, jnp.float32))
+    W = SwiGLU(*[single((width, width))] * 3)
+    return W, *[half((tokens, width))] * 3, single((tokens, 3))
+
+
+def test_wide_layers_are_left_to_xla(monkeypatch):
+    """What it does where two tiles of tokens have no room, here shown at a width where they have."""
+    args = drawn_like(one_chunk(40, D))
+    args = SwiGLU(*(w / D**0.5 for w in args[0])), *args[1:]
+    want = jax.jit(chunk_and_slopes)(*args)
+    monkeypatch.setattr(kernels, "WIDEST", 0)
+    check(jax.jit(lambda *args: chunk_and_slopes(*args))(*args), want, TOLERANCE["xla"])
+
+
+@pytest.mark.parametrize(("width", "launches"), [(384, 9), (768, 0)])
+def test_lowers_for_hopper_without_one(width, launches):
+    """The models' widths: layout inference, the dialect's checks and the limit of shared memory."""
+    with contextlib.nullcontext() if on_hopper() else plgpu.force_gpu_interpret_mode(None):
+        traced = jax.jit(lambda *args: chunk_and_slopes(*args)).trace(*one_chunk(2048, width))
+        lowered = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert lowered.count("mosaic_gpu_v2") == launches
+
+
+def test_what_it_does_not_cover_is_named():
+    args = draw(T=8)
+
+    def refuses(message, **changed):
+        with pytest.raises(ValueError, match=f"form is 'kernel', which {message}"):
+            lact(**args | changed, form="kernel", chunk=C)
+
+    refuses("takes bfloat16 or float16, and q is float32", q=args["q"].astype(jnp.float32))
+    refuses("takes one dtype, and q is bfloat16, v is float16", v=args["v"].astype(jnp.float16))
+    refuses("sums in float32, and an argument is float64", lr=args["lr"].astype(jnp.float64))
+    narrow = SwiGLU(args["weights"].gate[:, :64], args["weights"].up[:, :64], args["weights"].out[..., :64])
+    refuses("takes widths that are multiples of 128, and M is 64", weights=narrow)
+    refuses("takes no empty array", **{n: args[n][:, :0] for n in ("q", "k", "v", "lr")})
+    with plgpu.force_gpu_interpret_mode(None):
+        if not on_hopper():
+            refuses("needs a Hopper GPU .*, and this is cpu")
+
+
+def test_auto_does_not_take_it_yet():
+    args = draw(5, T=8)
+    o, _ = lact(**args, chunk=C)
+    np.testing.assert_array_equal(o, lact(**args, chunk=C, form="chunk")[0])
+
+
+# Measured, in the interpreter: see each test. A bfloat16 factor is rounded by at most 2^-9, a float16 one by 2^-12.
+TOLERANCE = {"plain": 7e-3, "muon": 3e-3, "muon slopes": 2.5e-2, "split": 1e-3, "xla": 1e-3}
