@@ -13,6 +13,8 @@ stands between, and is the barrier among the 128 threads too. JAX's interpreter 
 finds a wait for an engine that is missing, but not a missing barrier among the threads, so say at each what it is for.
 """
 
+import os
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -41,8 +43,15 @@ def interpreted() -> bool:
     return isinstance(_config.pallas_tpu_interpret_mode_context_manager.value, plgpu.InterpretGPUParams)
 
 
-def no_place() -> str | None:
-    """Why no kernel runs here, or None if one does."""
+def no_place(warpgroups: int = 1) -> str | None:
+    """Why no kernel of so many warpgroups a block runs here, or None if one does.
+
+    The interpreter keeps a thread of XLA's pool waiting for each of them and one for the kernel, and if there are no
+    more than that it waits for ever. The pool has a thread for each core, or as many as NPROC said when JAX started.
+    """
+    threads = int(os.environ.get("NPROC") or os.cpu_count())
+    if interpreted() and warpgroups > 1 and threads < warpgroups + 2:
+        return f"needs {warpgroups + 2} threads to be interpreted, and XLA has {threads}: set NPROC before JAX starts"
     if interpreted() or on_hopper():
         return None
     return f"needs a Hopper GPU (or JAX's GPU interpret mode), and this is {jax.devices()[0].device_kind}"

@@ -8,17 +8,18 @@ The gradient has the same shape: all reads first, then the chain backwards.
 its tokens and, of each chunk, the weights it found (16 bits, as the products read them), the weights before their rows
 were restored and, with Muon or momentum, the direction.
 
-**Two kinds of products** (H200, one layer of the 760M model: 4 sequences, 32768 tokens, width 384, chunks of 2048):
+**Two kinds of products**, and a kernel for each:
 
-- *Into the hidden layer*, up to six products of the same tokens, between which stands what is not a product: silu, its
-  slopes, the rates. They are a kernel, ``strips``: their sums never leave the registers. A read goes on to the output
-  in the same kernel, and its hidden layer never leaves the chip.
-- *Out of it*: a sum over the 2048 tokens of a chunk (the directions), or over the hidden width (dk, dv, dq), with
-  nothing to fuse. They are XLA's: 128 columns of 384 fill 108 of 132 multiprocessors, and at width 768 XLA's products
-  reach 92 % of the card's peak (notebook 12). There it has those into the hidden layer too, since two tiles of tokens
-  that wide have no room beside each other on a multiprocessor.
+- *Into the hidden layer* (``strips``): up to six products of the same tokens, and between them what is no product:
+  silu, its slopes, the rates. Their sums never leave the registers. A read goes on to its output, so that its hidden
+  layer never leaves the chip.
+- *Out of it* (``over_tokens``, ``over_hidden``): sums over the tokens of a chunk, which are directions and gradients
+  of weights, or over the hidden layer, which are gradients of tokens. XLA has as good products, but starts them one by
+  one: four heads of 384 x 384 are 36 blocks for 132 multiprocessors. Here all sums of a step are one launch.
 
-So does Muon, 15 products of 384 x 384 for each matrix, whose factors are float16: it begins with a matrix of length 1.
+Layers too wide for shared memory are left to XLA, whose products of 2048 tokens of width 768 reach 92 % of the card's
+peak (notebook 12). So is Muon, 15 products for each matrix; their factors are float16, since it begins by making the
+matrix 1 long, and those of one shape go together.
 """
 
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def refusal(q: Array, k: Array, v: Array, size) -> str | None:
     for name, width in (("K", size.K), ("V", size.V), ("M", size.M)):
         if width % ROWS:
             return f"takes widths that are multiples of {ROWS}, and {name} is {width}"
-    return tiles.no_place()
+    return tiles.no_place(warpgroups=2)
 
 
 # -- chunk after chunk -------------------------------------------------------------------------------------------------
@@ -243,7 +244,7 @@ def lift(x: Array, dtype) -> Array:
     if dtype != jnp.float16:
         return jnp.float32(1)
     _, exponent = jnp.frexp(jnp.max(jnp.abs(x.astype(jnp.float32))))
-    return jnp.ldexp(jnp.float32(1), -exponent)
+    return jnp.ldexp(jnp.float32(1), -jnp.maximum(exponent, -100))
 
 
 def wide(*widths: int) -> bool:
@@ -298,7 +299,8 @@ def whole(x: Array) -> Array:
 
 
 def _by_xla(tokens, matrices, terms, hidden, rates, out):
-    found = [summed(tokens[x], matrices[w].T if along else matrices[w]) for _, x, w, along in terms]
+    """The same, but for a rounding: the sums go through memory to ``hidden``, so they do in 16 bits."""
+    found = [(tokens[x] @ (matrices[w].T if along else matrices[w])).astype(jnp.float32) for _, x, w, along in terms]
     results, numbers = hidden(found, [] if rates is None else [r[:, None] for r in rates.T])
     results = [x.astype(tokens[0].dtype) for x in results]
     if out is not None:

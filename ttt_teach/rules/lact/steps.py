@@ -30,9 +30,16 @@ def write(memory: Memory, tokens: int | Array, norms: SwiGLU, muon: tuple | None
     W, M, G, β = memory
     if M is not None:
         G = M = jax.tree.map(lambda M, d: β / tokens * M + d, M, G)
-    step = G if muon is None else SwiGLU(*(newton_schulz(x, muon, factors) for x in G))
+    step = G if muon is None else orthogonal(G, muon, factors)
     W = jax.tree.map(lambda W, s, n0: restored(W + s, n0), W, step, norms)
     return emptied(Memory(W, M, *memory[2:]))
+
+
+def orthogonal(G: SwiGLU, steps: tuple, factors) -> SwiGLU:
+    """Muon of each matrix. Where the products are short, matrices of one shape go through them together."""
+    if factors is not None and len({x.shape for x in G}) == 1:
+        return SwiGLU(*newton_schulz(jnp.stack(G), steps, factors))
+    return SwiGLU(*(newton_schulz(x, steps, factors) for x in G))
 
 
 def emptied(memory: Memory) -> Memory:
