@@ -20,17 +20,18 @@ FORMS = [
 ]
 
 with install_import_hook(FORMS, "beartype.beartype"):
-    import ttt_teach  # noqa: F401
+    import ttt_teach
 
 # XLA's pool of threads has one for each core. The interpreter of GPU kernels blocks one for each warpgroup and one more
 # for the kernel: with two cores a kernel of two warpgroups would wait for itself. NPROC is the size XLA asks for.
 os.environ["NPROC"] = "8"
+import ttt_teach.rules.tiles  # noqa: E402, F401 - which reads it
 
 # Most of the time of these tests is spent compiling for small arrays once. Only here: what the tests start (notebooks,
 # the site) compiles as it does for everybody.
 os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 jax.devices()
-del os.environ["XLA_FLAGS"]
+del os.environ["XLA_FLAGS"], os.environ["NPROC"]
 
 # And what was compiled once is kept for the next run. Each process has its own: a file that one is writing would
 # reach the other half done.

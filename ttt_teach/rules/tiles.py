@@ -30,6 +30,7 @@ HALVES = (jnp.bfloat16, jnp.float16)
 # exp(-104) is 0 in float32, so a log-decay cut off here changes no product, and sums over a chunk stay below 6656,
 # where float32 still resolves 5e-4: less than a decay is rounded by afterwards.
 RESET = -104.0
+THREADS = int(os.environ.get("NPROC") or os.cpu_count())  # of XLA's pool, on a CPU
 
 WGMMA = plgpu.Layout.WGMMA
 PER_ROW, PER_COLUMN = WGMMA.reduce(1), WGMMA.reduce(0)
@@ -49,9 +50,8 @@ def no_place(warpgroups: int = 1) -> str | None:
     The interpreter keeps a thread of XLA's pool waiting for each of them and one for the kernel, and if there are no
     more than that it waits for ever. The pool has a thread for each core, or as many as NPROC said when JAX started.
     """
-    threads = int(os.environ.get("NPROC") or os.cpu_count())
-    if interpreted() and warpgroups > 1 and threads < warpgroups + 2:
-        return f"needs {warpgroups + 2} threads to be interpreted, and XLA has {threads}: set NPROC before JAX starts"
+    if interpreted() and warpgroups > 1 and THREADS < warpgroups + 2:
+        return f"needs {warpgroups + 2} threads to be interpreted, and XLA has {THREADS}: set NPROC before JAX starts"
     if interpreted() or on_hopper():
         return None
     return f"needs a Hopper GPU (or JAX's GPU interpret mode), and this is {jax.devices()[0].device_kind}"
