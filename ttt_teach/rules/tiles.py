@@ -23,6 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from ttt_teach.rules.door import on_hopper
+from ttt_teach.solvers.precision import full_precision
 
 SIDE = 64  # tokens in a chunk, and the smallest tile of wgmma
 WIDTHS = (64, 128)
@@ -127,10 +128,14 @@ def by_column(x: Array) -> Array:
     return plgpu.layout_cast(lax.broadcast_in_dim(x, (SIDE, SIDE), (1,)), WGMMA)
 
 
+def places() -> tuple[Array, Array]:
+    """The row and the column of each number of a [64, 64] tile."""
+    return tuple(plgpu.broadcasted_iota(jnp.int32, (SIDE, SIDE), axis, layout=WGMMA) for axis in (0, 1))
+
+
 def causal(later: str) -> Array:
     """[64, 64] of booleans: the token of the row is at or after that of the column; or, ``later="columns"``, before."""
-    row = plgpu.broadcasted_iota(jnp.int32, (SIDE, SIDE), 0, layout=WGMMA)
-    column = plgpu.broadcasted_iota(jnp.int32, (SIDE, SIDE), 1, layout=WGMMA)
+    row, column = places()
     return row >= column if later == "rows" else column >= row
 
 
@@ -142,6 +147,19 @@ def whole_rows(x: Array) -> Array:
     T = x.shape[1]
     more = max(-T % 8, SIDE - T)
     return jnp.pad(x, [(0, 0), (0, more)] + [(0, 0)] * (x.ndim - 2)) if more else x
+
+
+def vectors(x: Array) -> Array:
+    """A number for each token and head, ``[B, T, H]``, as ``[B, H, N * 64]``: 1.5 MB where q has 100, XLA may do it."""
+    return jnp.pad(x, [(0, 0), (0, -x.shape[1] % SIDE), (0, 0)]).swapaxes(1, 2)
+
+
+@full_precision
+def sums(log_decay: Array) -> Array:
+    """G, ``[B, H, N * 64]``: log gamma summed from the start of each chunk (see chunks.py)."""
+    g = vectors(jnp.maximum(log_decay, RESET))
+    g = g.reshape(*g.shape[:2], -1, SIDE)
+    return jnp.einsum("bhni,ti->bhnt", g, jnp.tri(SIDE, dtype=g.dtype)).reshape(*g.shape[:2], -1)
 
 
 def chunks(T: int) -> int:

@@ -1,5 +1,6 @@
 """The delta rule: one gradient step on the error of the latest pair."""
 
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -36,7 +37,9 @@ def delta(
         scale: multiplies q.
         state: S before the first token, ``[B, H, K, V]``; zeros if None.
         form: ``"definition"`` (the gradient step by autodiff), ``"recurrent"`` (a scan; both T K V), ``"chunk"``
-            (T K V + T chunk (K + V), matrix products) or ``"auto"``.
+            (T K V + T chunk (K + V), matrix products), ``"kernel"`` (the same in kernels for Hopper GPUs: q, k, v and
+            write_key in bfloat16 or float16, K = V in {64, 128}, a decay per head or none, chunk 64) or ``"auto"``,
+            which is chunk.
         chunk: tokens in a chunk. A NaN in one reaches all outputs of its chunk.
 
     Returns:
@@ -44,9 +47,10 @@ def delta(
         input is).
 
     Raises:
-        ValueError: a shape or dtype that disagrees, log_decay > 0, an unknown form, a chunk below 1.
+        ValueError: a shape or dtype that disagrees, log_decay > 0, an unknown form, a chunk below 1; for
+            ``form="kernel"`` the reason why it does not cover this call.
     """
-    run = door.pick("delta", FORMS, form)
+    run = door.pick("delta", FORMS, form, kernel=True)
     x, size = door.enter(
         q=(q, "B T H K"),
         k=(k, "B T H K"),
@@ -56,18 +60,30 @@ def delta(
         log_decay=(log_decay, "B T H", "B T H K", None),
         state=(state, "B H K V", None),
     )
+    chunk, factor = door.length("chunk", chunk), door.number("scale", scale, size.dtype)
+    decays = door.per_channel(x.log_decay, size)
+    if run is None:
+        from ttt_teach.rules.delta import kernel  # Pallas is loaded where a kernel may run, and nowhere else
+
+        q, k, v, w = (jnp.asarray(z) for z in (q, k, v, k if write_key is None else write_key))
+        why = kernel.refusal(q, k, v, w, x.log_decay, size.dtype, chunk)
+        if why is not None:
+            raise ValueError(f"form is 'kernel', which {why}")
+        return kernel.kernel(
+            q, k, v, x.beta, w, x.log_decay, x.state, scale=float(scale) if door.known(scale) else factor
+        )
     write_key = x.k if x.write_key is None else x.write_key
     o, S = door.each_head(
         run,
         tokens=(
-            x.q * door.number("scale", scale, size.dtype),
+            x.q * factor,
             x.k,
             x.v,
             x.beta,
             write_key,
-            door.per_channel(x.log_decay, size),
+            decays,
         ),
         states=(door.start(x.state, size.B, size.H, size.K, size.V, dtype=size.dtype),),
-        chunk=door.length("chunk", chunk),
+        chunk=chunk,
     )
     return door.leave(o, v), S

@@ -40,7 +40,6 @@ from jaxtyping import Float
 
 from ttt_teach.rules import tiles
 from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, transposed
-from ttt_teach.solvers.precision import full_precision
 
 
 def refusal(q: Array, k: Array, v: Array, log_decay: Array | None, dtype, chunk: int) -> str | None:
@@ -68,18 +67,9 @@ def kernel(
     if not isinstance(scale, float):  # it is compiled for a number: one known only later is rounded with q
         q, scale = (q.astype(scale.dtype) * scale).astype(q.dtype), 1.0
     q, k, v = (tiles.whole_rows(x) for x in (q, k, v))
-    sums = None if log_decay is None else _sums(tiles.whole_rows(log_decay))
+    sums = None if log_decay is None else tiles.sums(log_decay)
     o, S = _heads(q, k, v, sums, S, scale)
     return o[:, :T], S
-
-
-@full_precision
-def _sums(log_decay):
-    """G, ``[B, H, N * 64]``: cumulative within each chunk (see chunks.py). 1.5 MB where q has 100: XLA may do it."""
-    T = log_decay.shape[1]
-    g = jnp.pad(jnp.maximum(log_decay, tiles.RESET), [(0, 0), (0, -T % SIDE), (0, 0)])
-    g = g.swapaxes(1, 2).reshape(g.shape[0], g.shape[2], -1, SIDE)
-    return jnp.einsum("bhni,ti->bhnt", g, jnp.tri(SIDE, dtype=g.dtype)).reshape(*g.shape[:2], -1)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
