@@ -75,24 +75,24 @@ def kernel(
         q, scale = (q.astype(scale.dtype) * scale).astype(q.dtype), 1.0
     q, k, v, w = (tiles.whole_rows(x) for x in (q, k, v, w))
     sums = None if log_decay is None else tiles.sums(log_decay)
-    o, S = _heads(q, k, w, v, tiles.vectors(beta), sums, S, scale)
+    o, S = heads(q, k, w, v, tiles.vectors(beta), sums, S, scale)
     return o[:, :T], S
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(7,))
-def _heads(q, k, w, v, beta, G, S, scale):
+def heads(q, k, w, v, beta, G, S, scale):
     T, P = pairs(q, k, w, beta, G, scale=scale)
     o, S = walk(q, k, w, v, T, P, beta, G, S, scale=scale)
     return o, S
 
 
-def _forward(q, k, w, v, beta, G, S, scale):
+def forward(q, k, w, v, beta, G, S, scale):
     T, P = pairs(q, k, w, beta, G, scale=scale)
     o, last, u, borders = walk(q, k, w, v, T, P, beta, G, S, scale=scale, keep=True)
     return (o, last), (q, k, w, beta, G, S, T, P, u, borders)
 
 
-def _backward(scale, kept, slopes):
+def backward(scale, kept, slopes):
     q, k, w, beta, G, S, T, P, u, borders = kept
     do, dlast = slopes
     dv, dfirst, dborders = back(q, k, w, do, T, P, beta, G, dlast, scale=scale)
@@ -100,7 +100,7 @@ def _backward(scale, kept, slopes):
     return dq, dk, dw, dv, dbeta, dG, None if S is None else dfirst
 
 
-_heads.defvjp(_forward, _backward)
+heads.defvjp(forward, backward)
 
 
 def pairs(q, k, w, beta, G, *, scale):

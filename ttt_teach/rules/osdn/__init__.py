@@ -58,10 +58,13 @@ def osdn(
         beta_aware: False is the update reported for the 1.3B model (OSDN App. C): d learns as if beta were 1.
         scale: multiplies q.
         state: S and d before the first token; zeros and ones if None. A d outside the bounds is used for one write.
-        form: ``"definition"`` (both gradients by autodiff), ``"recurrent"`` (a scan), ``"chunk"`` (matrix products) or
-            ``"auto"``. All cost T K V, the chunks T chunk (2 K + V) beside.
+        form: ``"definition"`` (both gradients by autodiff), ``"recurrent"`` (a scan), ``"chunk"`` (matrix products),
+            ``"kernel"`` (the same in kernels for Hopper GPUs: q, k and v in bfloat16 or float16, K = V in {64, 128}, a
+            decay per head or none, no retention, chunk 64) or ``"auto"``, which is chunk.
+            All cost T K V, the chunks T chunk (2 K + V) beside.
             In exact arithmetic a token changes no output of earlier ones, nor of other sequences; in chunks it may
-            change their rounding (about 5e-7 in float32), since all choose together whether the bounds are met.
+            change their rounding (about 5e-7 in float32), since all choose together whether the bounds are met. In
+            the kernel each head chooses for itself.
         chunk: tokens in a chunk.
 
     Returns:
@@ -70,9 +73,9 @@ def osdn(
     Raises:
         ValueError: a shape or dtype that disagrees, log_decay > 0, a retention outside [0, 1], bounds that are not
             two numbers lo <= hi, step_size < 0, eps <= 0, a beta_aware that is no bool, a state of another kind, an
-            unknown form, a chunk below 1.
+            unknown form, a chunk below 1; for ``form="kernel"`` the reason why it does not cover this call.
     """
-    run = door.pick("osdn", FORMS, form)
+    run = door.pick("osdn", FORMS, form, kernel=True)
     if not isinstance(beta_aware, bool):
         raise ValueError(f"beta_aware is {beta_aware!r}; expected True or False")
     if state is not None and not (isinstance(state, tuple) and len(state) == 2):
@@ -89,23 +92,26 @@ def osdn(
         d=(d, "B H K", None),
     )
     door.require("retention", x.retention, lambda r: (r >= 0) & (r <= 1), "a share between 0 and 1")
+    chunk, factor = door.length("chunk", chunk), door.number("scale", scale, size.dtype)
+    decays, numbers = door.per_channel(x.log_decay, size), learner(step_size, bounds, eps, size.dtype)
+    b = x.beta if beta_aware else jnp.ones_like(x.beta)
+    d = jnp.ones((size.B, size.H, size.K), size.dtype) if x.d is None else x.d
+    if run is None:
+        from ttt_teach.rules.osdn import kernel  # Pallas is loaded where a kernel may run, and nowhere else
+
+        q, k, v = (jnp.asarray(z) for z in (q, k, v))
+        why = kernel.refusal(q, k, v, x.log_decay, x.retention, size.dtype, chunk)
+        if why is not None:
+            raise ValueError(f"form is 'kernel', which {why}")
+        factor = float(scale) if door.known(scale) else factor
+        o, state = kernel.kernel(q, k, v, x.beta, b, x.log_decay, x.S, d, numbers, scale=factor)
+        return o, OSDNState(*state)
     o, (S, d) = door.each_head(
         run,
-        tokens=(
-            x.q * door.number("scale", scale, size.dtype),
-            x.k,
-            x.v,
-            x.beta,
-            x.beta if beta_aware else jnp.ones_like(x.beta),
-            x.retention,
-            door.per_channel(x.log_decay, size),
-        ),
-        states=(
-            door.start(x.S, size.B, size.H, size.K, size.V, dtype=size.dtype),
-            jnp.ones((size.B, size.H, size.K), size.dtype) if x.d is None else x.d,
-        ),
-        shared=(learner(step_size, bounds, eps, size.dtype),),
-        chunk=door.length("chunk", chunk),
+        tokens=(x.q * factor, x.k, x.v, x.beta, b, x.retention, decays),
+        states=(door.start(x.S, size.B, size.H, size.K, size.V, dtype=size.dtype), d),
+        shared=(numbers,),
+        chunk=chunk,
     )
     return door.leave(o, v), OSDNState(S, d)
 
