@@ -118,6 +118,11 @@ def read(tile) -> Array:
     return plgpu.load(tile, layout=WGMMA).astype(jnp.float32)
 
 
+def vector(x, layout) -> Array:
+    """64 numbers of global memory, straight to registers: no waiting, until they are used."""
+    return plgpu.load(x, layout=layout, optimized=False)
+
+
 def by_row(x: Array, columns: int = SIDE) -> Array:
     """[64] -> [64, columns], one number for each row."""
     return plgpu.layout_cast(lax.broadcast_in_dim(x, (SIDE, columns), (0,)), WGMMA)

@@ -112,7 +112,7 @@ def pairs(q, k, w, beta, G, *, scale):
     (B, T, H, K), dtype = q.shape, q.dtype
     N, decays = tiles.chunks(T), G is not None
 
-    def body(*refs, q_s, k_s, w_s, P_s, T_s, Y_s, beta_s, g_s, g2_s, arrived):
+    def body(*refs, q_s, k_s, w_s, P_s, T_s, Y_s, g_s, arrived):
         refs = iter(refs)
         q_g, k_g, w_g, beta_g = (next(refs) for _ in range(4))
         G_g = next(refs) if decays else None
@@ -121,18 +121,17 @@ def pairs(q, k, w, beta, G, *, scale):
         tokens = pl.ds(n * SIDE, SIDE)
         for x_g, x_s in ((q_g, q_s), (k_g, k_s), (w_g, w_s)):
             plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s, arrived)
-        plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s, arrived)
+        weight = by_column(tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_COLUMN))
         if decays:
-            plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, arrived)
-            plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g2_s, arrived)
+            row = tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW)
+            plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, arrived)  # by column: two layouts want two places
         plgpu.barrier_wait(arrived)
 
         A, P = products([(k_s, transposed(w_s))], [(q_s, transposed(w_s))])
-        weight = by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN))
         here, there = tiles.places()
         mask = here >= there
         if decays:
-            row, column = plgpu.load(g_s, layout=tiles.PER_ROW), plgpu.load(g2_s, layout=tiles.PER_COLUMN)
+            column = plgpu.load(g_s, layout=tiles.PER_COLUMN)
             weight = weight * jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf))
             mask = mask & (weight != 0)  # an overflow must not meet a zero
         P = jnp.where(mask, P * (weight * scale), 0.0)
@@ -154,8 +153,7 @@ def pairs(q, k, w, beta, G, *, scale):
             n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")
         }
         | {n: tiles.factor(SIDE, SIDE, dtype=dtype) for n in ("P_s", "T_s", "Y_s")}
-        | {n: plgpu.SMEM((SIDE,), jnp.float32) for n in ("beta_s", "g_s", "g2_s")}
-        | {"arrived": plgpu.Barrier(num_arrivals=6 if decays else 4)},
+        | {"g_s": plgpu.SMEM((SIDE,), jnp.float32), "arrived": plgpu.Barrier(num_arrivals=4 if decays else 3)},
     )(*(x for x in (q, k, w, beta, G) if x is not None))
 
 
@@ -207,7 +205,7 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
     (B, tokens_in_all, H, K), V, dtype = q.shape, v.shape[-1], v.dtype
     N, decays, starts = tiles.chunks(tokens_in_all), G is not None, S is not None
 
-    def body(*refs, q_s, k_s, w_s, v_s, T_s, P_s, u_s, written_s, o_s, S_s, beta_s, g_s, arrived):
+    def body(*refs, q_s, k_s, w_s, v_s, T_s, P_s, u_s, written_s, o_s, S_s, arrived):
         refs = iter(refs)
         q_g, k_g, w_g, v_g, T_g, P_g, beta_g = (next(refs) for _ in range(7))
         G_g, first_g = next(refs) if decays else None, next(refs) if starts else None
@@ -221,9 +219,6 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
             if which == "reads":
                 plgpu.copy_gmem_to_smem(q_g.at[bi, tokens, h], q_s, there)
                 plgpu.copy_gmem_to_smem(k_g.at[bi, tokens, h], k_s, there)
-                plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s, there)
-                if decays:
-                    plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, there)
             if which == "errors":
                 plgpu.copy_gmem_to_smem(v_g.at[bi, tokens, h, mine], v_s, there)
                 plgpu.copy_gmem_to_smem(T_g.at[bi, h, n], T_s, there)
@@ -238,13 +233,10 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
             tokens = pl.ds(n * SIDE, SIDE)
             if keep:  # the state before this chunk; the engine reads it while we compute
                 plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, n, :, mine])
+            read, write, fade = strengths(beta_g, G_g, bi, h, n)
             plgpu.barrier_wait(arrived["reads"])
             found, o = products([(k_s, S_s)], [(q_s, S_s)])
-            write, fade = plgpu.load(beta_s, layout=tiles.PER_ROW), 1.0
-            if decays:
-                row, end = plgpu.load(g_s, layout=tiles.PER_ROW), g_s[SIDE - 1]
-                read, write, fade = by_row(jnp.exp(row)), write * jnp.exp(end - row), jnp.exp(end)
-                found, o = found * read, o * read
+            found, o = found * read, o * read
             plgpu.barrier_wait(arrived["errors"])
             v_s[...] = (tiles.read(v_s) - found).astype(dtype)  # x takes the place of v
             plgpu.commit_smem()
@@ -253,7 +245,7 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
             (u,) = products([(T_s, v_s)])
             plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last u and o have left, not S yet
             u_s[...] = u.astype(dtype)
-            written_s[...] = (u * by_row(write)).astype(dtype)
+            written_s[...] = (u * write).astype(dtype)
             plgpu.commit_smem()
             next_one("errors")
             if keep:
@@ -292,15 +284,27 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
         scratch_types={n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
         | {n: square for n in ("v_s", "T_s", "P_s", "u_s", "written_s", "o_s")}
         | {"S_s": tiles.factor(K, SIDE, dtype=dtype)}
-        | {n: plgpu.SMEM((SIDE,), jnp.float32) for n in ("beta_s", "g_s")}
         | {
             "arrived": {
-                "reads": plgpu.Barrier(num_arrivals=4 if decays else 3),
+                "reads": plgpu.Barrier(num_arrivals=2),
                 "errors": plgpu.Barrier(num_arrivals=2),
                 "writes": plgpu.Barrier(num_arrivals=2),
             }
         },
     )(*(x for x in (q, k, w, v, T, P, beta, G, S) if x is not None))
+
+
+def strengths(beta_g, G_g, bi, h, n):
+    """Chunk n: what a read finds of the state before it and what is left of a write at its end, by row; its fading.
+
+    From global to registers, with time until the first products are made: two blocks an SM leave no shared memory.
+    """
+    tokens = pl.ds(n * SIDE, SIDE)
+    beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_ROW)
+    if G_g is None:
+        return 1.0, by_row(beta), 1.0
+    G, end = tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW), G_g[bi, h, n * SIDE + SIDE - 1]
+    return by_row(jnp.exp(G)), by_row(beta * jnp.exp(end - G)), jnp.exp(end)
 
 
 def start(first, K):
@@ -327,7 +331,7 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
     (B, tokens_in_all, H, K), V, dtype = q.shape, do.shape[-1], do.dtype
     N, decays = tiles.chunks(tokens_in_all), G is not None
 
-    def body(*refs, q_s, k_s, w_s, do_s, T_s, P_s, du_s, reads_s, writes_s, S_s, beta_s, g_s, arrived):
+    def body(*refs, q_s, k_s, w_s, do_s, T_s, P_s, du_s, reads_s, writes_s, S_s, arrived):
         refs = iter(refs)
         q_g, k_g, w_g, do_g, T_g, P_g, beta_g = (next(refs) for _ in range(7))
         G_g = next(refs) if decays else None
@@ -342,9 +346,6 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
                 plgpu.copy_gmem_to_smem(w_g.at[bi, tokens, h], w_s, there)
                 plgpu.copy_gmem_to_smem(P_g.at[bi, h, n], P_s, there)
                 plgpu.copy_gmem_to_smem(do_g.at[bi, tokens, h, mine], do_s, there)
-                plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s, there)
-                if decays:
-                    plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, there)
             if which == "errors":
                 plgpu.copy_gmem_to_smem(T_g.at[bi, h, n], T_s, there)
             if which == "reads":
@@ -356,14 +357,11 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
                 pl.when(n + 1 < N)(lambda: fetch(which, n + 1))
 
             plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, N - 1 - n, :, mine])
+            read, write, fade = strengths(beta_g, G_g, bi, h, N - 1 - n)
             plgpu.barrier_wait(arrived["writes"])
             later, du = products([(w_s, S_s)], [(transposed(P_s), do_s)])
-            write, read, fade = plgpu.load(beta_s, layout=tiles.PER_ROW), 1.0, 1.0
-            if decays:
-                row, end = plgpu.load(g_s, layout=tiles.PER_ROW), g_s[SIDE - 1]
-                read, write, fade = by_row(jnp.exp(row)), write * jnp.exp(end - row), jnp.exp(end)
             plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the last dv has left du_s
-            du_s[...] = (du + by_row(write) * later).astype(dtype)
+            du_s[...] = (du + write * later).astype(dtype)
             reads_s[...] = (scale * tiles.read(do_s) * read).astype(dtype)
             plgpu.commit_smem()
             next_one("writes")
@@ -412,10 +410,9 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
         scratch_types={n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
         | {n: square for n in ("do_s", "T_s", "P_s", "du_s", "reads_s", "writes_s")}
         | {"S_s": tiles.factor(K, SIDE, dtype=dtype)}
-        | {n: plgpu.SMEM((SIDE,), jnp.float32) for n in ("beta_s", "g_s")}
         | {
             "arrived": {
-                "writes": plgpu.Barrier(num_arrivals=5 if decays else 4),
+                "writes": plgpu.Barrier(num_arrivals=3),
                 "errors": plgpu.Barrier(num_arrivals=1),
                 "reads": plgpu.Barrier(num_arrivals=2),
             }
@@ -431,7 +428,7 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
     (B, tokens_in_all, H, K), V, dtype = q.shape, u.shape[-1], q.dtype
     N, decays = tiles.chunks(tokens_in_all), G is not None
 
-    def body(*refs, q_s, k_s, w_s, u_s, do_s, dv_s, S_s, dS_s, beta_s, g_s, g2_s, dbeta_s, dots_s, whole_s, arrived):
+    def body(*refs, q_s, k_s, w_s, u_s, do_s, dv_s, S_s, dS_s, g_s, dbeta_s, dots_s, whole_s, arrived):
         refs = iter(refs)
         q_g, k_g, w_g, u_g, do_g, dv_g, S_g, dS_g, beta_g = (next(refs) for _ in range(9))
         G_g = next(refs) if decays else None
@@ -445,10 +442,11 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
             plgpu.copy_gmem_to_smem(x_g.at[bi, h, n, mine], x_s, arrived)
         for x_g, x_s in ((q_g, q_s), (k_g, k_s), (w_g, w_s)):
             plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h, mine], x_s, arrived)
-        plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s, arrived)
+        beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_ROW)
         if decays:
-            plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, arrived)
-            plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g2_s, arrived)
+            row = tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW)
+            plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, arrived)  # by column: two layouts want two places
+            end = G_g[bi, h, n * SIDE + SIDE - 1]
         plgpu.barrier_wait(arrived)
 
         # S do_t, S dv_t and dS u_i, which cross the chunk's borders; do_t . u_i and dv_t . u_i
@@ -459,12 +457,10 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
             [(do_s, transposed(u_s))],
             [(dv_s, transposed(u_s))],
         )
-        beta = plgpu.load(beta_s, layout=tiles.PER_ROW)
         here, there = tiles.places()
         mask = here >= there
         if decays:
-            row, column = plgpu.load(g_s, layout=tiles.PER_ROW), plgpu.load(g2_s, layout=tiles.PER_COLUMN)
-            end = g_s[SIDE - 1]
+            column = plgpu.load(g_s, layout=tiles.PER_COLUMN)
             zeta = jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf))
             mask, from_o, from_v = zeta != 0, from_o * zeta, from_v * zeta
             read = by_row(jnp.exp(row))
@@ -511,11 +507,8 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
         grid_names=("half", "n", "h", "b"),
         scratch_types={n: tiles.factor(SIDE, SIDE, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
         | {n: tiles.factor(SIDE, V, dtype=dtype) for n in ("u_s", "do_s", "dv_s", "S_s", "dS_s")}
-        | {
-            n: plgpu.SMEM((SIDE,), jnp.float32)
-            for n in ("beta_s", "g_s", "g2_s", "dbeta_s", "dots_s", "whole_s")
-        }
-        | {"arrived": plgpu.Barrier(num_arrivals=11 if decays else 9)},
+        | {n: plgpu.SMEM((SIDE,), jnp.float32) for n in ("g_s", "dbeta_s", "dots_s", "whole_s")}
+        | {"arrived": plgpu.Barrier(num_arrivals=9 if decays else 8)},
     )(*(x for x in (q, k, w, u, do, dv, S, dS, beta, G) if x is not None))
     dbeta, *sums = (x.sum(0) for x in sums)
     if not decays:

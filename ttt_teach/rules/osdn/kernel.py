@@ -176,8 +176,9 @@ def learn(k, b, d, numbers, *, keep=False):
             s = [jnp.square(tiles.read(block(k_s.at[slot], j))) for j in range(len(cols))]
             norm = jnp.maximum(sum(jnp.sum(x, axis=1) for x in s), eps)
             hit = sum(jnp.sum(x * scale_of(j), axis=1) for j, x in enumerate(s))
+            share = by_row(1 / norm)
             for j, x in enumerate(s):
-                p_s[:, cols[j]] = (x / by_row(norm)).astype(p_s.dtype)
+                p_s[:, cols[j]] = (x * share).astype(p_s.dtype)
             plgpu.commit_smem()
             (pp,) = products([(p_s, transposed(p_s))])
             b = plgpu.load(b_s.at[slot], layout=PER_ROW)
@@ -297,14 +298,12 @@ def unlearn(k, dk, dw, b, z, d, slope, numbers):
             s = [jnp.square(tiles.read(block(k_s, j))) for j in halves]
             length = sum(jnp.sum(x, axis=1) for x in s)
             norm = jnp.maximum(length, eps)
-            p = [x / by_row(norm) for x in s]
+            share = by_row(1 / norm)
+            p = [x * share for x in s]
             met = sum(jnp.sum(p[j] * by_column(of_channel(L_s, j)), axis=1) for j in halves)
             for j in halves:
                 p_s[:, cols[j]] = p[j].astype(dtype)
                 h_s[:, cols[j]] = (tiles.read(block(k_s, j)) * tiles.read(block(dw_s, j))).astype(dtype)
-            here, there = tiles.places()
-            above, below = there > here, here > there
-            later_s[...] = jnp.where(above, 1.0, 0.0).astype(dtype)
             b, z = plgpu.load(b_s, layout=PER_ROW), plgpu.load(z_s, layout=PER_ROW)
             Z_s[...] = jnp.where(below, turned(z), 0.0).astype(dtype)
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last chunk's results have left dk_s and sums_s
@@ -323,7 +322,6 @@ def unlearn(k, dk, dw, b, z, d, slope, numbers):
 
             # the gradients, as if nothing clipped
             plgpu.barrier_wait(arrived["dk"])
-            first = here == 0  # the scale of the first token is what it is, also outside the bounds
             c_long = jnp.where(length > eps, c, 0.0)
             hit, before, away = jnp.zeros_like(c), [], jnp.where(largest <= SMALL, 0.0, 1.0)
             for j in halves:
@@ -335,6 +333,7 @@ def unlearn(k, dk, dw, b, z, d, slope, numbers):
                 dk_s[:, cols[j]] = (tiles.read(block(dk_s, j)) + d * dw + 2 * kj * ds).astype(dtype)
                 before.append(of_channel(L_s, j) + jnp.sum(dw * kj - by_row(pull * c) * s, axis=0))
                 end = of_channel(d_s, j) + jnp.sum(by_row(eta * z / norm) * s, axis=0)
+                # the scale of the first token is what it is, also outside the bounds
                 away = jnp.maximum(away, outside(jnp.where(first, lo, d), lo, hi))
                 away = jnp.maximum(away, outside(end, lo, hi))
             sums_s[0] = eta * (1 - 2 * b * hit) * c
@@ -394,6 +393,9 @@ def unlearn(k, dk, dw, b, z, d, slope, numbers):
         for i in range(2):
             for c in cols:
                 ends_s[i, c] = plgpu.layout_cast(jnp.zeros((SIDE,), jnp.float32), PER_COLUMN)
+        here, there = tiles.places()
+        above, below, first = there > here, here > there, here == 0
+        later_s[...] = jnp.where(above, 1.0, 0.0).astype(dtype)
         fetch(jnp.zeros((), jnp.int32))
         plgpu.barrier_wait(arrived["once"])
         eta, lo, hi, eps = (numbers_s[i] for i in range(4))
