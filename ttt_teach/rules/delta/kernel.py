@@ -31,7 +31,8 @@ dG_t = q_t . dq_t + k_t . dk_t - w_t . dw_t, and G_C gets besides what the whole
 
     <S_end, dS_end> = exp(G_C) <S, dS> + sum_i beta_i w_i . (exp(G_C - G_i) dS u_i)
 
-**Kept for the backward pass**: T, P, u and the borders, K + V + 128 + K V / 64 ... 16-bit numbers a token.
+**Kept for the backward pass**, in 16 bits beside the arguments: T, P, u and the borders, 128 + V + K V / 64 numbers for
+each token and head, where q, k, w and v have 3 K + V.
 """
 
 from functools import partial
@@ -106,8 +107,8 @@ heads.defvjp(forward, backward)
 def pairs(q, k, w, beta, G, *, scale):
     """T and P of each chunk, ``[B, H, N, 64, 64]``: one block per head and chunk.
 
-    In shared memory (K = 128): q, k and w 16 KB each (A and T take the places of k and w when they are used up) and three
-    tiles of 8 KB: 72 KB, three blocks an SM, which hide each other's chain of products.
+    In shared memory (K = 128): q, k and w 16 KB each (A and T take the places of k and w when they are used up), three
+    tiles of 8 KB and G: 73 KB, three blocks an SM, which hide each other's chain of products.
     """
     (B, T, H, K), dtype = q.shape, q.dtype
     N, decays = tiles.chunks(T), G is not None
@@ -149,9 +150,7 @@ def pairs(q, k, w, beta, G, *, scale):
         out_type=[chunks, chunks],
         grid=(N, H, B),
         grid_names=("n", "h", "b"),
-        scratch_types={
-            n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")
-        }
+        scratch_types={n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
         | {n: tiles.factor(SIDE, SIDE, dtype=dtype) for n in ("P_s", "T_s", "Y_s")}
         | {"g_s": plgpu.SMEM((SIDE,), jnp.float32), "arrived": plgpu.Barrier(num_arrivals=4 if decays else 3)},
     )(*(x for x in (q, k, w, beta, G) if x is not None))
@@ -160,11 +159,11 @@ def pairs(q, k, w, beta, G, *, scale):
 def inverse(A, A_s, T_s, Y_s):
     """(I + A)^-1 into Y_s, for a strictly lower triangular A in registers; A_s, two T_s and Y_s are shared memory.
 
-    From the inverse T of the blocks of s on the diagonal that of blocks twice as large, for s = 1, 2, ..., 32: they
-    want -T_2 A_21 T_1 below, so T <- T - T ((A T) on those places). The factors are rounded to 16 bits, and for keys that
-    are alike the products cancel; a last step of Newton's, T <- T + T (I - T - A T) with A in two parts of 16 bits,
-    takes the error (up to 9e-2 of T x then) back under that of T in 16 bits. All terms stay as small as T: no powers
-    of A, which for like keys grow to 1e6 before they cancel.
+    From the inverse T of the blocks of s on the diagonal that of blocks twice as large, for s = 1, 2, ..., 32: what
+    is missing in them is -T_2 A_21 T_1, so T <- T - T ((A T) on those places). The factors are rounded to 16 bits, and
+    for keys that are alike the products cancel; a last step of Newton's, T <- T + T (I - T - A T) with A in two parts
+    of 16 bits, takes the error (up to 9e-2 of T x then) back under that of T in 16 bits. All terms stay as small as T,
+    where a series of powers of A, for like keys, grows to 1e6 before it cancels.
     """
     dtype = A_s.dtype
     row, column = tiles.places()
@@ -264,7 +263,7 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
             return S
 
         for which in arrived:
-            fetch(which, jnp.zeros((), jnp.int32))  # traced: a known start is refused where the box reaches over the end
+            fetch(which, jnp.zeros((), jnp.int32))  # traced: a known start is refused where a box reaches over the end
         S = start(first_g.at[bi, h, :, mine] if starts else None, K)
         store(S, S_s)
         S = tiles.steps(N, chunk, S)

@@ -5,9 +5,9 @@ n = max(|k|^2, eps) and p = s / n, as long as nothing clips (``sweep.py``),
 
     z_t = b_t (1 - b_t <d_t, s_t>)      d_t = d + eta sum_{i < t} z_i p_i
 
-so z solves (I + A) z = b (1 - b <d, s>), A_ti = eta b_t^2 n_t (p_t . p_i) for i < t. A is small, as eta is: z <- y - A z
-from z = y converges like the powers of its largest row sum, three rounds as a rule. If that is above 1/2, or if some d
-leaves the bounds, the chunk is done again token by token, for this head alone.
+so z solves (I + A) z = y, where y_t = b_t (1 - b_t <d, s_t>) and A_ti = eta b_t^2 n_t (p_t . p_i) for i < t. A is
+small, as eta is: z <- y - A z from z = y converges like the powers of its largest row sum, in three rounds as a rule.
+If that is above 1/2, or if some d leaves the bounds, the chunk is done again token by token, for this head alone.
 
 **Backward** (``unlearn``). L_t, the gradient of the scale after t, is such a walk from the end, with h = k dw:
 
@@ -98,11 +98,6 @@ def columns(K: int):
     return [pl.ds(j * SIDE, SIDE) for j in range(K // SIDE)]
 
 
-def strictly_below() -> Array:
-    row, column = tiles.places()
-    return row > column
-
-
 def turned(x: Array) -> Array:
     """A number for each row as a number for each column, ``[64, 64]``: the sums of a diagonal matrix's columns."""
     row, column = tiles.places()
@@ -129,7 +124,7 @@ def outside(x: Array, lo, hi) -> Array:
 
 
 def token(d, k, b, numbers):
-    """s, |k|^2, <d, s>, z and the next scale before the clip, for one token whose row of 64 columns or two are given."""
+    """s, |k|^2, <d, s>, z and the next scale before the clip, for one token; k and d as one or two times 64 columns."""
     eta, _, _, eps = numbers
     s = [x * x for x in k]
     length, hit = sum(jnp.sum(x) for x in s), sum(jnp.sum(x * y) for x, y in zip(d, s, strict=True))
@@ -163,6 +158,9 @@ def learn(k, b, d, numbers, *, keep=False):
             plgpu.copy_gmem_to_smem(k_g.at[bi, tokens, h], k_s.at[slot], arrived.at[slot])
             plgpu.copy_gmem_to_smem(b_g.at[bi, h, tokens], b_s.at[slot], arrived.at[slot])
 
+        here, there = tiles.places()
+        below, first = here > there, here == 0
+
         def chunk(n, nothing):
             slot, tokens = n & 1, pl.ds(n * SIDE, SIDE)
             pl.when(n + 1 < N)(lambda: fetch(n + 1))
@@ -182,7 +180,6 @@ def learn(k, b, d, numbers, *, keep=False):
             plgpu.commit_smem()
             (pp,) = products([(p_s, transposed(p_s))])
             b = plgpu.load(b_s.at[slot], layout=PER_ROW)
-            below = strictly_below()
             A = jnp.where(below, pp * by_row(eta * b * b * norm), 0.0)
             z, largest = solve(A, b * (1 - b * hit))
             Z_s[...] = jnp.where(below, turned(z), 0.0).astype(Z_s.dtype)
@@ -190,13 +187,13 @@ def learn(k, b, d, numbers, *, keep=False):
             z_s[...] = z
             plgpu.commit_smem()
             grown = products(*([(Z_s, block(p_s, j))] for j in range(len(cols))))
-            first = tiles.places()[0] == 0  # the scale of the first token is what it is, also outside the bounds
             last, away = [], jnp.where(largest <= SMALL, 0.0, 1.0)
             for j, x in enumerate(grown):
                 scales = scale_of(j) + eta * x
                 w_s[:, cols[j]] = (scales * tiles.read(block(k_s.at[slot], j))).astype(dtype)
                 last_j = jnp.sum(tiles.read(block(p_s, j)) * by_row(z), axis=0)
                 last.append(plgpu.load(d_s.at[cols[j]], layout=PER_COLUMN) + eta * last_j)
+                # the scale of the first token is what it is, also outside the bounds
                 away = jnp.maximum(away, outside(jnp.where(first, lo, scales), lo, hi))
                 away = jnp.maximum(away, outside(last[j], lo, hi))
             free = away <= 0
@@ -208,10 +205,7 @@ def learn(k, b, d, numbers, *, keep=False):
                     d_s[c] = x
                 plgpu.copy_smem_to_gmem(w_s, w_g.at[bi, tokens, h])
 
-            @pl.when(jnp.logical_not(free))
-            def _():
-                one_by_one(n, slot)
-
+            pl.when(jnp.logical_not(free))(lambda: one_by_one(n, slot))
             plgpu.commit_smem()
             if keep:
                 plgpu.copy_smem_to_gmem(z_s, z_g.at[bi, h, tokens])
