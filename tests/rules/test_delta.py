@@ -16,6 +16,7 @@ from ttt_teach.rules.delta import FORMS
 class TestDelta(Contract):
     rule = staticmethod(delta)
     forms = tuple(FORMS)
+    kernel = True
 
     def draw(self, seed=0, *, B=1, T=12, H=2, **rest):
         args = super().draw(seed, B=B, T=T, H=H, **rest)

@@ -22,6 +22,7 @@ class TestOSDN(Contract):
 
     rule = staticmethod(partial(osdn, step_size=0.2, bounds=(0.8, 1.2)))
     forms = tuple(FORMS)
+    kernel = True
 
     def draw(self, seed=0, *, B=1, T=12, H=2, decay="head", **rest):
         args = super().draw(seed, B=B, T=T, H=H, decay=decay, **rest)
