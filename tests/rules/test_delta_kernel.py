@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(240, method="thread")  # a kernel that waits fo
 
 # Roundings of 2^-9 or 2^-12 once more than in linear attention (x, u, T): measured 1e-3 to 4.2e-3 and 1e-4 to 4.9e-4.
 TOLERANCE = {"bfloat16": 6e-3, "float16": 7e-4}
-ALIKE, ALIKE_SUMS = 4e-3, 3e-2  # an eighth of what bfloat16 loses where beta is 2 for all: 3e-2, and 0.22 for sums
+ALIKE, ALIKE_SUMS = 3e-3, 1.6e-2  # float16, like keys: measured up to 1.9e-3, and 1.1e-2 for sums that cancel
 
 
 def draw(seed=0, *, B=1, T=70, H=1, D=64, dtype="bfloat16", decay=True, state=True, write=True):
