@@ -26,6 +26,7 @@ METHOD_NAMES = [*FORMS, "chunk-PCG"]
 class TestMesa(Contract):
     rule = staticmethod(partial(mesa, solver=EXACT))
     forms = tuple(FORMS)
+    kernel = True
     per_channel = False
 
     def draw(self, seed=0, *, B=1, T=12, H=2, K=4, **rest):
