@@ -15,7 +15,7 @@ from ttt_teach.rules.delta.kernel import kernel
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.tasks import unit
 
-pytestmark = pytest.mark.timeout(240, method="thread")  # a kernel that waits for ever does not see signals
+pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
 
 # Roundings of 2^-9 or 2^-12 once more than in linear attention (x, u, T): measured 1e-3 to 4.2e-3 and 1e-4 to 4.9e-4.
 TOLERANCE = {"bfloat16": 6e-3, "float16": 7e-4}

@@ -21,7 +21,7 @@ from ttt_teach import SwiGLU, lact
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.lact import kernel as kernels
 
-pytestmark = pytest.mark.timeout(240, method="thread")  # a kernel that waits for ever does not see signals
+pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
 
 C = D = 128  # the smallest that the kernel takes: one block of tokens, two strips of the hidden layer
 

@@ -22,7 +22,7 @@ from ttt_teach.rules import tiles
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.linear.kernel import kernel
 
-pytestmark = pytest.mark.timeout(120, method="thread")  # a kernel that waits for ever does not see signals
+pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
 
 # A rounding of the 16-bit factors is at most 2^-9 or 2^-12, and each number goes through two or three of them (scores,
 # state, output): measured 1e-3 to 2.9e-3 and 1e-4 to 3.6e-4, in the interpreter and on an H200 alike.

@@ -17,7 +17,7 @@ from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.mesa.kernel import kernel
 from ttt_teach.tasks import unit
 
-pytestmark = pytest.mark.timeout(120, method="thread")  # a kernel that waits for ever does not see signals
+pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.osdn import OSDNState, osdn
 from ttt_teach.rules.osdn.kernel import learn, unlearn
 
-pytestmark = pytest.mark.timeout(240, method="thread")  # a kernel that waits for ever does not see signals
+pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
 
 NUMBERS = {"step_size": 0.05, "lo": 0.5, "hi": 2.0, "eps": 1e-6}
 
