@@ -77,24 +77,12 @@ def kernel(
     """o, and the last G and H. q, k and v in 16 bits, K in {64, 128}; the rest in float32."""
     B, T, heads, D = q.shape
     q, k, v = (tiles.whole_rows(x) for x in (q, k, v))
-    beta = by_head(beta)
-    g = None if log_decay is None else sums(by_head(jnp.maximum(log_decay, tiles.RESET)))
+    beta = tiles.vectors(beta)  # zeros at the end, which write nothing
+    g = None if log_decay is None else tiles.sums(log_decay)
     zero = jnp.zeros((B, heads, D, D), jnp.float32)
     S = jnp.concatenate([zero if G is None else G, zero if H is None else H], axis=-1)
     o, S = _heads(q, k, v, beta, g, lam, S, solver)
     return o[:, :T], S[..., :D], S[..., D:]
-
-
-def by_head(x):
-    """``[B, T, H]`` -> ``[B, H, N * 64]``: zeros at the end, which write nothing and forget nothing."""
-    return jnp.pad(x, [(0, 0), (0, -x.shape[1] % SIDE), (0, 0)]).swapaxes(1, 2)
-
-
-@full_precision
-def sums(g):
-    """Cumulative within each chunk (see chunks.py)."""
-    g = g.reshape(*g.shape[:2], -1, SIDE)
-    return jnp.einsum("bhni,ti->bhnt", g, jnp.tri(SIDE, dtype=g.dtype)).reshape(*g.shape[:2], -1)
 
 
 def in_parts(x):
