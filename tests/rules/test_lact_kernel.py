@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interpreter
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from tests.rules.test_linear_kernel import near, somewhere  # noqa: F401 - a fixture for all tests here
 from ttt_teach import SwiGLU, lact
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.lact import kernel as kernels
@@ -24,22 +24,6 @@ from ttt_teach.rules.lact import kernel as kernels
 pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
 
 C = D = 128  # the smallest that the kernel takes: one block of tokens, two strips of the hidden layer
-
-
-@pytest.fixture(autouse=True)
-def somewhere(capsys):
-    """Inside the interpreter unless there is a GPU; no race may be found there.
-
-    It prints each one (and newer versions raise); what it keeps is about the last kernel only.
-    """
-    with contextlib.ExitStack() as stack:
-        if not on_hopper():
-            stack.enter_context(plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams(detect_races=True)))
-        try:
-            yield
-            assert "RACE DETECTED" not in capsys.readouterr().out
-        finally:
-            interpreter.reset_gpu_interpret_mode_state()
 
 
 def draw(seed=0, *, B=1, T=C + 70, H=1, dtype="bfloat16", momentum=False):
@@ -75,12 +59,9 @@ def exact(x):
 
 
 def check(got, want, tol):
-    """The norm of the difference relative to that of the reference. NaN fails."""
+    """Leaf by leaf."""
     for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(want), jax.tree.leaves(got), strict=True):
-        x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-        assert x.shape == y.shape
-        error = np.linalg.norm(y - x) / np.linalg.norm(x)
-        assert error <= tol, f"{jax.tree_util.keystr(path)}: relative error {error:.1e} above {tol:.0e}"
+        near(jax.tree_util.keystr(path), y, x, tol)
 
 
 def test_values_and_gradients():

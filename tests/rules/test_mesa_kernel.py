@@ -9,28 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.pallas.mosaic_gpu.interpret import interpret_pallas_call as interpreter
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from tests.rules.test_linear_kernel import check, somewhere  # noqa: F401 - a fixture for all tests here
 from ttt_teach import CG, PCG, MesaState, mesa
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.mesa.kernel import kernel
 from ttt_teach.tasks import unit
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
-
-
-@pytest.fixture(autouse=True)
-def somewhere(capsys):
-    """Inside the interpreter unless there is a GPU; no race may be found there. It prints each one."""
-    with contextlib.ExitStack() as stack:
-        if not on_hopper():
-            stack.enter_context(plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams(detect_races=True)))
-        try:
-            yield
-            assert "RACE DETECTED" not in capsys.readouterr().out
-        finally:
-            interpreter.reset_gpu_interpret_mode_state()
 
 
 def draw(seed=0, *, T=70, H=1, D=64, dtype="bfloat16", decay=0.9, state=True, scale=1.0):
@@ -68,15 +55,6 @@ def exact(args, slopes=None):
     args, slopes = jax.tree.map(lambda x: x.astype(jnp.float64), (args, slopes))
     rule = lambda args: mesa(**args, form="definition")  # noqa: E731
     return {"o": jax.jit(rule)(args)[0]} if slopes is None else pull(rule, args, slopes)
-
-
-def check(got, want, tol):
-    """The norm of the difference relative to that of the reference. NaN fails."""
-    for name, x in want.items():
-        x, y = np.asarray(x, np.float64), np.asarray(got[name], np.float64)
-        assert x.shape == y.shape
-        error = np.linalg.norm(y - x) / np.linalg.norm(x)
-        assert error <= tol, f"{name}: relative error {error:.1e} above {tol:.0e}"
 
 
 @pytest.mark.parametrize(
