@@ -52,22 +52,27 @@ class Drawn:
     """A plugin of pytest. A notebook's kernel starts with its first cell and takes the environment of that moment."""
 
     def __init__(self):
-        self.folder = None
+        self.folder, self.cells = None, 0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
         if isinstance(item, IPyNbCell) and self.folder is None:
             self.folder = tempfile.TemporaryDirectory()
             os.environ |= {"TTT_TEACH_STATIC": "1", "TTT_TEACH_FIGURES": self.folder.name}
+        self.cells += isinstance(item, IPyNbCell)
 
     @pytest.hookimpl(trylast=True)  # after the kernel, or what fails here would leave it to the next notebook
     def pytest_runtest_teardown(self, item, nextitem):
         if isinstance(item, IPyNbCell) and (nextitem is None or nextitem.parent is not item.parent):
             del os.environ["TTT_TEACH_STATIC"], os.environ["TTT_TEACH_FIGURES"]
             with self.folder as folder:
-                self.folder = None
+                whole = self.cells == sum(cell.cell_type == "code" for cell in item.parent.nb.cells)
+                self.folder, self.cells = None, 0
                 moved = [f"{path.name}: {line}" for path in sorted(Path(folder).glob("*.csv")) for line in _moved(path)]
+                drawn = {path.name for path in Path(folder).iterdir()}
+                missing = {path.name for path in FIGURES.glob(f"F{item.path.name[:2]}*")} - drawn if whole else set()
             assert not moved, "\n".join(moved[:20])
+            assert not missing, f"not drawn any more: {sorted(missing)}"
 
 
 def _moved(path: Path) -> list[str]:
