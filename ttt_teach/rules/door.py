@@ -138,6 +138,18 @@ def on_hopper() -> bool:
     return jax.default_backend() == "gpu" and getattr(jax.devices()[0], "compute_capability", None) == "9.0"
 
 
+def tries_kernel(form: str) -> bool:
+    """Whether the rule's kernel is asked for, or ``"auto"`` takes it for what it covers."""
+    return form == "kernel" or (form == "auto" and on_hopper())
+
+
+def covers(form: str, refusal: str | None) -> bool:
+    """Whether the kernel does this call; for ``form="kernel"``, which is nothing else, ValueError says why not."""
+    if refusal is not None and form == "kernel":
+        raise ValueError(f"form is 'kernel', which {refusal}")
+    return refusal is None
+
+
 def each_head(form: Callable, tokens: tuple, states: tuple, heads: tuple = (), shared: tuple = (), **options) -> tuple:
     """``form(*tokens, *heads, *states, *shared, **options) -> (o, state)`` for every head, which sees its own of each.
 

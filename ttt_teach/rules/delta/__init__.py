@@ -38,8 +38,8 @@ def delta(
         state: S before the first token, ``[B, H, K, V]``; zeros if None.
         form: ``"definition"`` (the gradient step by autodiff), ``"recurrent"`` (a scan; both T K V), ``"chunk"``
             (T K V + T chunk (K + V), matrix products), ``"kernel"`` (the same in kernels for Hopper GPUs: q, k, v and
-            write_key in bfloat16 or float16, K = V in {64, 128}, a decay per head or none, chunk 64) or ``"auto"``,
-            which is chunk.
+            write_key in bfloat16 or float16, K = V in {64, 128}, a decay per head or none, chunk 64) or ``"auto"``:
+            on such a GPU the kernel for what it covers, else chunk.
         chunk: tokens in a chunk. A NaN in one reaches all outputs of its chunk.
 
     Returns:
@@ -62,16 +62,13 @@ def delta(
     )
     chunk, factor = door.length("chunk", chunk), door.number("scale", scale, size.dtype)
     decays = door.per_channel(x.log_decay, size)
-    if run is None:
+    if door.tries_kernel(form):
         from ttt_teach.rules.delta import kernel  # Pallas is loaded where a kernel may run, and nowhere else
 
         q, k, v, w = (jnp.asarray(z) for z in (q, k, v, k if write_key is None else write_key))
-        why = kernel.refusal(q, k, v, w, x.log_decay, size.dtype, chunk)
-        if why is not None:
-            raise ValueError(f"form is 'kernel', which {why}")
-        return kernel.kernel(
-            q, k, v, x.beta, w, x.log_decay, x.state, scale=float(scale) if door.known(scale) else factor
-        )
+        if door.covers(form, kernel.refusal(q, k, v, w, x.log_decay, size.dtype, chunk)):
+            number = float(scale) if door.known(scale) else factor
+            return kernel.kernel(q, k, v, x.beta, w, x.log_decay, x.state, scale=number)
     write_key = x.k if x.write_key is None else x.write_key
     o, S = door.each_head(
         run,

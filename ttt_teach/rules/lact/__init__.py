@@ -67,13 +67,14 @@ def lact(
             (``CONST5``: view synthesis, video; none: d / |d|), False for the plain step.
         momentum: in (0, 1), ``[B, T, H]``.
         state: from an earlier call with the same chunk, and momentum in both or in neither.
-        form: ``"definition"`` (autodiff of the stated loss), ``"recurrent"`` (token by token) or ``"chunk"``, the
-            ``"auto"``: 9 products of T M K in all, and with Muon 15 of M K min(M, K) for each matrix and chunk. Its
+        form: ``"definition"`` (autodiff of the stated loss), ``"recurrent"`` (token by token),
+            ``"chunk"``: 9 products of T M K in all, and with Muon 15 of M K min(M, K) for each matrix and chunk. Its
             gradient takes about 3.5 times as long, and keeps the tokens and, of each chunk, W before and after the
             step and the step's direction (with momentum M too). It has gradients of gradients, but no forward mode
             (jvp). A gradient in a whole state needs ``allow_int``, for its count. ``"kernel"``: the same for Hopper
             GPUs, q, k, v in bfloat16 or float16 and K, V, M multiples of 128: factors of products in 16 bits, sums
             and weights in float32. A call that begins without a state, in the order "apply-update", is its fastest.
+            It has no gradients of gradients. ``"auto"``: on such a GPU the kernel for what it covers, else chunk.
 
     Returns:
         o ``[B, T, H, V]`` (a schedule: as many tokens as it reads) in the dtype of v; LaCTState, float32 (float64 if
@@ -102,14 +103,12 @@ def lact(
     order = _order(order, size.T)
     W, M, norms, pending, pending_momentum, count = _first(x, size) if state is None else _carried(x, state, chunk)
     tokens = x.q, x.k, x.v
-    if run is None:
+    if door.tries_kernel(form):
         from ttt_teach.rules.lact import kernel  # Pallas is loaded where a kernel may run, and nowhere else
 
-        tokens = tuple(jnp.asarray(z) for z in (q, k, v))
-        why = kernel.refusal(*tokens, size)
-        if why is not None:
-            raise ValueError(f"form is 'kernel', which {why}")
-        run = kernel.kernel
+        given = tuple(jnp.asarray(z) for z in (q, k, v))
+        if door.covers(form, kernel.refusal(*given, size)):
+            run, tokens = kernel.kernel, given
     o, (W, M, pending, pending_momentum) = door.each_head(
         run,
         tokens=(*tokens, x.lr, x.momentum),

@@ -57,15 +57,12 @@ def linear(
     )
     chunk, factor = door.length("chunk", chunk), door.number("scale", scale, size.dtype)
     decays = door.per_channel(x.log_decay, size)
-    if run is None or (form == "auto" and door.on_hopper()):
+    if door.tries_kernel(form):
         from ttt_teach.rules.linear import kernel  # Pallas is loaded where a kernel may run, and nowhere else
 
         q, k, v = (jnp.asarray(z) for z in (q, k, v))
-        why = kernel.refusal(q, k, v, x.log_decay, size.dtype, chunk)
-        if why is None:
+        if door.covers(form, kernel.refusal(q, k, v, x.log_decay, size.dtype, chunk)):
             return kernel.kernel(q, k, v, x.log_decay, x.state, scale=float(scale) if door.known(scale) else factor)
-        if run is None:
-            raise ValueError(f"form is 'kernel', which {why}")
     o, S = door.each_head(
         run,
         tokens=(x.q * factor, x.k, x.v, decays),

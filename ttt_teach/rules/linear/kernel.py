@@ -194,8 +194,8 @@ def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
     o, last, *borders = tiles.kernel(
         body,
         out_type=outputs,
-        grid=(V // SIDE, H, B),  # the first is the innermost: halves that share a and b run side by side
-        grid_names=("half", "h", "b"),
+        grid=(B, H, V // SIDE),  # the last is the innermost: halves that share a and b run side by side
+        grid_names=("b", "h", "half"),
         scratch_types={
             "a_s": tiles.factor(2, SIDE, K, dtype=dtype),  # two slots: one fills while the other is computed with
             "b_s": tiles.factor(2, SIDE, K, dtype=dtype),
@@ -279,8 +279,8 @@ def between(q, k, v, do, S, dS, G, *, scale):
     dq, dk, *dots = tiles.kernel(
         body,
         out_type=[jax.ShapeDtypeStruct(x.shape, dtype) for x in (q, k)] + [per_token] * (2 * decays),
-        grid=(halves, N, H, B),
-        grid_names=("half", "n", "h", "b"),
+        grid=(B, N, H, halves),  # so neighbours read a token's heads, which lie side by side
+        grid_names=("b", "n", "h", "half"),
         scratch_types={
             "q_s": tiles.factor(SIDE, SIDE, dtype=dtype),
             "k_s": tiles.factor(SIDE, SIDE, dtype=dtype),

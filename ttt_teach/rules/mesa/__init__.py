@@ -63,8 +63,8 @@ def mesa(
         form: ``"definition"`` (minimises the stated loss itself, T^2 K^2 + T K^3), ``"recurrent"``
             (T K (K steps + V), a scan), ``"chunk"`` (T (K + 2 chunk) K steps, matrix products; with PCG each step
             twice that, and T K^3 / chunk beside), ``"kernel"`` (the same steps in kernels for Hopper GPUs: q, k, v in
-            bfloat16 or float16, K = V in {64, 128}, chunk 64; for PCG it knows 32 directions of
-            the H before the chunk, no more) or ``"auto"``, which is chunk.
+            bfloat16 or float16, K = V in {64, 128}, chunk 64; for PCG it knows 32 directions of the
+            H before the chunk, no more) or ``"auto"``: on such a GPU the kernel for what it covers, else chunk.
         chunk: tokens solved for at once in the chunk form.
 
     Returns:
@@ -103,14 +103,13 @@ def mesa(
         "beta >= 0 and finite: it weights a squared error",
     )
     chunk, decays = door.length("chunk", chunk), door.per_channel(x.log_decay, size)
-    if run is None:
+    if door.tries_kernel(form):
         from ttt_teach.rules.mesa import kernel  # Pallas is loaded where a kernel may run, and nowhere else
 
         q, k, v = (jnp.asarray(z) for z in (q, k, v))
-        if why := kernel.refusal(q, k, v, size.dtype, chunk, solver):
-            raise ValueError(f"form is 'kernel', which {why}")
-        o, G, H = kernel.kernel(q, k, v, x.beta, x.lam, x.log_decay, x.G, x.H, solver=solver)
-        return o, MesaState(G, H)
+        if door.covers(form, kernel.refusal(q, k, v, size.dtype, chunk, solver)):
+            o, G, H = kernel.kernel(q, k, v, x.beta, x.lam, x.log_decay, x.G, x.H, solver=solver)
+            return o, MesaState(G, H)
     o, (G, H) = door.each_head(
         run,
         tokens=(x.q, x.k, x.v, x.beta, decays),
