@@ -34,18 +34,20 @@ jax.devices()
 del os.environ["XLA_FLAGS"], os.environ["NPROC"]
 
 # And what was compiled once is kept for the next run. Each process has its own: a file that one is writing would
-# reach the other half done.
+# reach the other half done. No size: where one is given (as below, which a worker of xdist inherits) JAX looks at every
+# file to add one, a tenth of a second for a thousand.
 KEPT = ROOT / ".pytest_cache" / "jax"
 worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
 jax.config.update("jax_compilation_cache_dir", str(KEPT / worker))
+jax.config.update("jax_compilation_cache_max_size", -1)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 # What the tests start shares one, since nbval and the site execute the same notebooks. Where a size is given JAX locks
-# the folder (with filelock), and then looks at every file to add one: good for hundreds of files, not for thousands.
+# the folder (with filelock); only what took long to compile is kept, so that there are hundreds of files to look at.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(KEPT / "notebooks")
 os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 jax.config.update("jax_enable_x64", True)
