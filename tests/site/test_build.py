@@ -198,7 +198,10 @@ def test_what_is_not_executed_is_shown_as_its_twin_has_it(tmp_path):
     figures("02-more", root=checkout)
     twin = checkout / "notebooks" / "02-more.ipynb"
     twin.write_text(twin.read_text().replace("42", "43"))
+    for name in ("F00a.svg", "F02a.svg"):  # of which the first is not drawn any more
+        (checkout / "figures" / name).write_text("drawn before")
     build(tmp_path / "site", "00-plain", root=checkout)
+    assert [path.name for path in (tmp_path / "site" / "figures").iterdir()] == ["F02a.svg"]
     page, other = ((tmp_path / "site" / f"{name}.html").read_text() for name in ("00-plain", "02-more"))
     assert "42" in page and "43" in other and "42" not in other
 

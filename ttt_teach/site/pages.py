@@ -35,8 +35,8 @@ def build(out: Path, *names: str, root: Path = ROOT) -> None:
     """Execute the named notebooks (default: all) of the checkout ``root`` and write the site to the folder ``out``.
 
     out: new, empty, or an earlier site. A notebook that is not executed is shown as its twin has it, each slider as
-    the picture it starts with. Raises SiteError, and leaves ``out`` as it was, when a cell fails, a formula cannot be
-    converted, or a page has a dead link or a picture without words.
+    the picture it starts with, and its figures are those of the checkout. Raises SiteError, and leaves ``out`` as it
+    was, when a cell fails, a formula cannot be converted, or a page has a dead link or a picture without words.
     """
     out, start = Path(out), time.perf_counter()
     earlier = _earlier_files(out)
@@ -44,7 +44,9 @@ def build(out: Path, *names: str, root: Path = ROOT) -> None:
     executed = chosen(notebooks, names)
     with tempfile.TemporaryDirectory() as drawn:
         execute(executed, root / "notebooks", Path(drawn), static=True)
-        files = {f"figures/{path.name}": path.read_bytes() for path in sorted(Path(drawn).iterdir())}
+        old = {notebook.number for notebook in notebooks if notebook not in executed}
+        kept = [path for path in (root / "figures").glob("F*") if path.name[1:3] in old]
+        files = {f"figures/{path.name}": path.read_bytes() for path in sorted([*kept, *Path(drawn).iterdir()])}
     notebooks = [notebook if notebook in executed else twin(notebook, root) for notebook in notebooks]
     files |= {"style.css": _style(), LICENCE: (_HERE / LICENCE).read_bytes()}
     papers = {path.stem: _read(path, path.stem).decode() for path in sorted((root / PAPERS).glob("*.md"))}
