@@ -7,6 +7,7 @@ import pathlib
 import jax
 import matplotlib
 import pytest
+from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
 from tests.nbval_figures import Drawn
@@ -61,6 +62,11 @@ matplotlib.use("agg")
 # unasked, takes a tenth of the time. What was imported stays, and need not be looked at again.
 gc.freeze()
 gc.set_threshold(20_000, 20, 50)
+
+
+# Where other programs want the processor too, a draw may take as long as it likes.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 def pytest_configure(config):
