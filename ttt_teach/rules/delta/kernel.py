@@ -148,8 +148,8 @@ def pairs(q, k, w, beta, G, *, scale):
     return tiles.kernel(
         body,
         out_type=[chunks, chunks],
-        grid=(N, H, B),
-        grid_names=("n", "h", "b"),
+        grid=(B, N, H),  # the last is the innermost: heads whose tokens lie side by side
+        grid_names=("b", "n", "h"),
         scratch_types={n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
         | {n: tiles.factor(SIDE, SIDE, dtype=dtype) for n in ("P_s", "T_s", "Y_s")}
         | {"g_s": plgpu.SMEM((SIDE,), jnp.float32), "arrived": plgpu.Barrier(num_arrivals=4 if decays else 3)},
@@ -278,8 +278,8 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
     return tiles.kernel(
         body,
         out_type=outputs,
-        grid=(V // SIDE, H, B),  # the first is the innermost: halves that share q, k and w run side by side
-        grid_names=("half", "h", "b"),
+        grid=(B, H, V // SIDE),  # the last is the innermost: halves that share q, k and w run side by side
+        grid_names=("b", "h", "half"),
         scratch_types={n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
         | {n: square for n in ("v_s", "T_s", "P_s", "u_s", "written_s", "o_s")}
         | {"S_s": tiles.factor(K, SIDE, dtype=dtype)}
@@ -404,8 +404,8 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
             jax.ShapeDtypeStruct((B, H, K, V), jnp.float32),
             jax.ShapeDtypeStruct((B, H, N, K, V), dtype),
         ],
-        grid=(V // SIDE, H, B),
-        grid_names=("half", "h", "b"),
+        grid=(B, H, V // SIDE),
+        grid_names=("b", "h", "half"),
         scratch_types={n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
         | {n: square for n in ("do_s", "T_s", "P_s", "du_s", "reads_s", "writes_s")}
         | {"S_s": tiles.factor(K, SIDE, dtype=dtype)}
@@ -502,8 +502,8 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
     dq, dk, dw, *sums = tiles.kernel(
         body,
         out_type=[jax.ShapeDtypeStruct(q.shape, dtype)] * 3 + [per_token] * (3 if decays else 1),
-        grid=(halves, N, H, B),
-        grid_names=("half", "n", "h", "b"),
+        grid=(B, N, H, halves),
+        grid_names=("b", "n", "h", "half"),
         scratch_types={n: tiles.factor(SIDE, SIDE, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
         | {n: tiles.factor(SIDE, V, dtype=dtype) for n in ("u_s", "do_s", "dv_s", "S_s", "dS_s")}
         | {n: plgpu.SMEM((SIDE,), jnp.float32) for n in ("g_s", "dbeta_s", "dots_s", "whole_s")}
