@@ -47,6 +47,8 @@ from jaxtyping import Float
 from ttt_teach.rules import tiles
 from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, transposed
 
+TOGETHER = 3  # chunks, and warpgroups, in a block of ``pairs``
+
 
 def refusal(q: Array, k: Array, v: Array, w: Array, log_decay: Array | None, dtype, chunk: int) -> str | None:
     """Why the kernel does not do this call, or None if it does. dtype: what the other forms would compute in."""
@@ -56,7 +58,7 @@ def refusal(q: Array, k: Array, v: Array, w: Array, log_decay: Array | None, dty
         return "takes one decay per head, and log_decay has one per key channel"
     if dtype != jnp.float32:
         return "sums in float32, and an argument is float64"
-    return tiles.refusal(q=q, k=k, v=v, write_key=w) or tiles.no_place()
+    return tiles.refusal(q=q, k=k, v=v, write_key=w) or tiles.no_place(warpgroups=TOGETHER)
 
 
 def kernel(
@@ -71,10 +73,11 @@ def kernel(
     scale: float | Float[Array, ""] = 1.0,
 ) -> tuple[Float[Array, "B T H V"], Float[Array, "B H K V"]]:
     """o and the last S. q, k, v and w in 16 bits, K = V in {64, 128}; S, beta and log_decay in float32."""
-    T = q.shape[1]
+    T, own = q.shape[1], w is not k
     if not isinstance(scale, float):  # it is compiled for a number: one known only later is rounded with q
         q, scale = (q.astype(scale.dtype) * scale).astype(q.dtype), 1.0
-    q, k, v, w = (tiles.whole_rows(x) for x in (q, k, v, w))
+    q, k, v = (tiles.whole_rows(x) for x in (q, k, v))
+    w = tiles.whole_rows(w) if own else None
     sums = None if log_decay is None else tiles.sums(log_decay)
     o, S = heads(q, k, w, v, tiles.vectors(beta), sums, S, scale)
     return o[:, :T], S
@@ -82,21 +85,24 @@ def kernel(
 
 @partial(jax.custom_vjp, nondiff_argnums=(7,))
 def heads(q, k, w, v, beta, G, S, scale):
-    T, P = pairs(q, k, w, beta, G, scale=scale)
-    o, S = walk(q, k, w, v, T, P, beta, G, S, scale=scale)
+    """o and the last S. Without w what is read is also where it is written, and dk is the gradient of both."""
+    write = k if w is None else w
+    T, P = pairs(q, k, write, beta, G, scale=scale)
+    o, S = walk(q, k, write, v, T, P, beta, G, S, scale=scale)
     return o, S
 
 
 def forward(q, k, w, v, beta, G, S, scale):
-    T, P = pairs(q, k, w, beta, G, scale=scale)
-    o, last, u, borders = walk(q, k, w, v, T, P, beta, G, S, scale=scale, keep=True)
+    write = k if w is None else w
+    T, P = pairs(q, k, write, beta, G, scale=scale)
+    o, last, u, borders = walk(q, k, write, v, T, P, beta, G, S, scale=scale, keep=True)
     return (o, last), (q, k, w, beta, G, S, T, P, u, borders)
 
 
 def backward(scale, kept, slopes):
     q, k, w, beta, G, S, T, P, u, borders = kept
     do, dlast = slopes
-    dv, dfirst, dborders = back(q, k, w, do, T, P, beta, G, dlast, scale=scale)
+    dv, dfirst, dborders = back(q, k, k if w is None else w, do, T, P, beta, G, dlast, scale=scale)
     dq, dk, dw, dbeta, dG = between(q, k, w, u, do, dv, borders, dborders, beta, G, scale=scale)
     return dq, dk, dw, dv, dbeta, dG, None if S is None else dfirst
 
@@ -105,10 +111,11 @@ heads.defvjp(forward, backward)
 
 
 def pairs(q, k, w, beta, G, *, scale):
-    """T and P of each chunk, ``[B, H, N, 64, 64]``: one block per head and chunk.
+    """T and P of each chunk, ``[B, H, N, 64, 64]``: a block has three chunks of a head, one for each warpgroup.
 
-    In shared memory (K = 128): q, k and w 16 KB each (A and T take the places of k and w when they are used up), three
-    tiles of 8 KB and G: 73 KB, three blocks an SM, which hide each other's chain of products.
+    They hide each other's chain of products, and of three warpgroups none has more than 168 registers a thread. In
+    shared memory (K = 128), for each: q, k and w 16 KB each (A and T take the places of k and w when they are used up),
+    three tiles of 8 KB and G: 217 KB in all.
     """
     (B, T, H, K), dtype = q.shape, q.dtype
     N, decays = tiles.chunks(T), G is not None
@@ -118,41 +125,51 @@ def pairs(q, k, w, beta, G, *, scale):
         q_g, k_g, w_g, beta_g = (next(refs) for _ in range(4))
         G_g = next(refs) if decays else None
         T_g, P_g = refs
-        n, h, bi = (lax.axis_index(name) for name in ("n", "h", "b"))
-        tokens = pl.ds(n * SIDE, SIDE)
-        for x_g, x_s in ((q_g, q_s), (k_g, k_s), (w_g, w_s)):
-            plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s, arrived)
-        weight = by_column(tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_COLUMN))
-        if decays:
-            row = tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW)
-            plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, arrived)  # by column: two layouts want two places
-        plgpu.barrier_wait(arrived)
+        mine, h, bi = (lax.axis_index(name) for name in ("mine", "h", "b"))
+        n = lax.axis_index("three") * TOGETHER + mine
+        q_s, k_s, w_s, P_s, T_s, Y_s, g_s, arrived = (x.at[mine] for x in (q_s, k_s, w_s, P_s, T_s, Y_s, g_s, arrived))
 
-        A, P = products([(k_s, transposed(w_s))], [(q_s, transposed(w_s))])
-        here, there = tiles.places()
-        mask = here >= there
-        if decays:
-            column = plgpu.load(g_s, layout=tiles.PER_COLUMN)
-            weight = weight * jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf))
-            mask = mask & (weight != 0)  # an overflow must not meet a zero
-        P = jnp.where(mask, P * (weight * scale), 0.0)
-        A = jnp.where(mask & (here > there), A * weight, 0.0)
-        plgpu.commit_smem()  # all 128 threads are done with q, k and w
-        P_s[...] = P.astype(dtype)
-        inverse(A, block(k_s, 0), (block(w_s, 0), T_s), Y_s)
-        plgpu.copy_smem_to_gmem(Y_s, T_g.at[bi, h, n])
-        plgpu.copy_smem_to_gmem(P_s, P_g.at[bi, h, n])
-        plgpu.wait_smem_to_gmem(0)
+        @pl.when(n < N)
+        def _():
+            tokens = pl.ds(n * SIDE, SIDE)
+            for x_g, x_s in ((q_g, q_s), (k_g, k_s), (w_g, w_s)):
+                plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s, arrived)
+            weight = by_column(tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_COLUMN))
+            if decays:
+                row = tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW)
+                plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, arrived)  # by column: two layouts want two places
+            plgpu.barrier_wait(arrived)
+
+            A, P = products([(k_s, transposed(w_s))], [(q_s, transposed(w_s))])
+            here, there = tiles.places()
+            mask = here >= there
+            if decays:
+                column = plgpu.load(g_s, layout=tiles.PER_COLUMN)
+                weight = weight * jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf))
+                mask = mask & (weight != 0)  # an overflow must not meet a zero
+            P = jnp.where(mask, P * (weight * scale), 0.0)
+            A = jnp.where(mask & (here > there), A * weight, 0.0)
+            plgpu.commit_smem()  # all 128 threads are done with q, k and w
+            P_s[...] = P.astype(dtype)
+            inverse(A, block(k_s, 0), (block(w_s, 0), T_s), Y_s)
+            plgpu.copy_smem_to_gmem(Y_s, T_g.at[bi, h, n])
+            plgpu.copy_smem_to_gmem(P_s, P_g.at[bi, h, n])
+            plgpu.wait_smem_to_gmem(0)
 
     chunks = jax.ShapeDtypeStruct((B, H, N, SIDE, SIDE), dtype)
     return tiles.kernel(
         body,
         out_type=[chunks, chunks],
-        grid=(B, N, H),  # the last is the innermost: heads whose tokens lie side by side
-        grid_names=("b", "n", "h"),
-        scratch_types={n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
-        | {n: tiles.factor(SIDE, SIDE, dtype=dtype) for n in ("P_s", "T_s", "Y_s")}
-        | {"g_s": plgpu.SMEM((SIDE,), jnp.float32), "arrived": plgpu.Barrier(num_arrivals=4 if decays else 3)},
+        grid=(B, pl.cdiv(N, TOGETHER), H),
+        grid_names=("b", "three", "h"),
+        num_threads=TOGETHER,
+        thread_name="mine",
+        scratch_types={n: tiles.factor(TOGETHER, SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
+        | {n: tiles.factor(TOGETHER, SIDE, SIDE, dtype=dtype) for n in ("P_s", "T_s", "Y_s")}
+        | {
+            "g_s": plgpu.SMEM((TOGETHER, SIDE), jnp.float32),
+            "arrived": plgpu.Barrier(num_arrivals=4 if decays else 3, num_barriers=TOGETHER),
+        },
     )(*(x for x in (q, k, w, beta, G) if x is not None))
 
 
@@ -194,79 +211,93 @@ def inverse(A, A_s, T_s, Y_s):
 
 
 def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
-    """o, the last state and, if ``keep``, the errors u and the state before each chunk.
+    """o, the last state and, if ``keep``, the errors u and the state before each chunk: one block per head.
 
-    One slot for each argument: q and k are used up when a chunk's first products are made, v and T after its second,
-    w and P after its third, and each is fetched anew right then. In shared memory (K = 128): q, k, w and the 16-bit
-    copy of S 16 KB each, v (then x), T, P, u, u as it is written, and o 8 KB each: 112 KB, two blocks an SM. S itself,
-    K x 64 float32, stays in registers from the first chunk to the last.
+    It has a warpgroup for each 64 value columns, and they share what is read: one block an SM, and the copies do not
+    rest as long as heads are left. Each argument has two slots. The first warpgroup fetches anew what all have said
+    that they are done with (``free``). In shared memory (K = V = 128): q, k, w and v (then x, then o) 32 KB each, T and
+    P 16 KB each, the 16-bit copy of S 32 KB, u and u as it is written 16 KB each: 224 KB. S itself, K x 64 float32 for
+    each warpgroup, stays in registers from the first chunk to the last.
     """
     (B, tokens_in_all, H, K), V, dtype = q.shape, v.shape[-1], v.dtype
-    N, decays, starts = tiles.chunks(tokens_in_all), G is not None, S is not None
+    N, halves, decays, starts = tiles.chunks(tokens_in_all), V // SIDE, G is not None, S is not None
 
-    def body(*refs, q_s, k_s, w_s, v_s, T_s, P_s, u_s, written_s, o_s, S_s, arrived):
+    def body(*refs, q_s, k_s, w_s, v_s, T_s, P_s, u_s, written_s, S_s, arrived, free):
         refs = iter(refs)
         q_g, k_g, w_g, v_g, T_g, P_g, beta_g = (next(refs) for _ in range(7))
         G_g, first_g = next(refs) if decays else None, next(refs) if starts else None
         o_g, last_g = next(refs), next(refs)
         u_g, borders_g = (next(refs), next(refs)) if keep else (None, None)
-        bi, h = lax.axis_index("b"), lax.axis_index("h")
-        mine = pl.ds(lax.axis_index("half") * SIDE, SIDE)  # this block's columns of v, u, o and S
+        bi, h, half = (lax.axis_index(name) for name in ("b", "h", "half"))
+        mine = pl.ds(half * SIDE, SIDE)  # this warpgroup's columns of v, u, o and S
+        u_s, written_s, S_s = (x_s.at[half] for x_s in (u_s, written_s, S_s))
 
         def fetch(which, n):
-            tokens, there = pl.ds(n * SIDE, SIDE), arrived[which]
+            slot, tokens = n & 1, pl.ds(n * SIDE, SIDE)
+            there = arrived[which].at[slot]
             if which == "reads":
-                plgpu.copy_gmem_to_smem(q_g.at[bi, tokens, h], q_s, there)
-                plgpu.copy_gmem_to_smem(k_g.at[bi, tokens, h], k_s, there)
-            if which == "errors":
-                plgpu.copy_gmem_to_smem(v_g.at[bi, tokens, h, mine], v_s, there)
-                plgpu.copy_gmem_to_smem(T_g.at[bi, h, n], T_s, there)
-            if which == "writes":
-                plgpu.copy_gmem_to_smem(w_g.at[bi, tokens, h], w_s, there)
-                plgpu.copy_gmem_to_smem(P_g.at[bi, h, n], P_s, there)
+                for x_g, x_s in ((q_g, q_s), (k_g, k_s)):
+                    plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s.at[slot], there)
+            else:
+                for j in range(halves):
+                    box = v_g.at[bi, tokens, h, pl.ds(j * SIDE, SIDE)]
+                    plgpu.copy_gmem_to_smem(box, v_s.at[slot, j], there)
+                plgpu.copy_gmem_to_smem(T_g.at[bi, h, n], T_s.at[slot], there)
+                plgpu.copy_gmem_to_smem(w_g.at[bi, tokens, h], w_s.at[slot], there)
+                plgpu.copy_gmem_to_smem(P_g.at[bi, h, n], P_s.at[slot], there)
 
-        def chunk(n, S):
-            def next_one(which):
-                pl.when(n + 1 < N)(lambda: fetch(which, n + 1))
+        def renew(which, n):
+            plgpu.barrier_wait(free[which].at[n & 1])
+            fetch(which, n)
 
-            tokens = pl.ds(n * SIDE, SIDE)
+        def chunk(n, carry):
+            S, (beta, *G) = carry
+            slot, tokens = n & 1, pl.ds(n * SIDE, SIDE)
+            coming = numbers(beta_g, G_g, bi, h, jnp.minimum(n + 1, N - 1))
+            reads_again, rest_again = n + 2 < N, (n > 0) & (n + 1 < N)
             if keep:  # the state before this chunk; the engine reads it while we compute
                 plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, n, :, mine])
-            read, write, fade = strengths(beta_g, G_g, bi, h, n)
-            plgpu.barrier_wait(arrived["reads"])
-            found, o = products([(k_s, S_s)], [(q_s, S_s)])
+            plgpu.barrier_wait(arrived["reads"].at[slot])
+            found, o = products([(k_s.at[slot], S_s)], [(q_s.at[slot], S_s)])
+            pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["reads"].at[slot]))
+            read, write, fade = strengths(beta, *G)
             found, o = found * read, o * read
-            plgpu.barrier_wait(arrived["errors"])
-            v_s[...] = (tiles.read(v_s) - found).astype(dtype)  # x takes the place of v
-            plgpu.commit_smem()
-            next_one("reads")
-
-            (u,) = products([(T_s, v_s)])
+            plgpu.barrier_wait(arrived["rest"].at[slot])
+            x_s = v_s.at[slot, half]  # x takes the place of v
+            x_s[...] = (tiles.read(x_s) - found).astype(dtype)
             plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last u and o have left, not S yet
+            plgpu.commit_smem()
+            pl.when(rest_again)(lambda: plgpu.barrier_arrive(free["rest"].at[1 - slot]))
+            pl.when(rest_again & (half == 0))(lambda: renew("rest", n + 1))
+
+            (u,) = products([(T_s.at[slot], x_s)])
             u_s[...] = u.astype(dtype)
             written_s[...] = (u * write).astype(dtype)
             plgpu.commit_smem()
-            next_one("errors")
+            pl.when(reads_again & (half == 0))(lambda: renew("reads", n + 2))
             if keep:
                 plgpu.copy_smem_to_gmem(u_s, u_g.at[bi, tokens, h, mine])
 
-            plgpu.barrier_wait(arrived["writes"])
-            rows = [(transposed(block(w_s, j)), written_s) for j in range(K // SIDE)]
-            inside, *written = products([(P_s, u_s)], *([pair] for pair in rows))
-            o_s[...] = (inside + scale * o).astype(dtype)
+            rows = [(transposed(block(w_s.at[slot], j)), written_s) for j in range(K // SIDE)]
+            inside, *written = products([(P_s.at[slot], u_s)], *([pair] for pair in rows))
+            x_s[...] = (inside + scale * o).astype(dtype)  # and o that of x
             S = tuple(fade * S_j + more for S_j, more in zip(S, written, strict=True))
             if keep:
                 plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
             store(S, S_s)
-            next_one("writes")
-            plgpu.copy_smem_to_gmem(o_s, o_g.at[bi, tokens, h, mine])
-            return S
+            plgpu.copy_smem_to_gmem(x_s, o_g.at[bi, tokens, h, mine])
+            return S, coming
 
-        for which in arrived:
-            fetch(which, jnp.zeros((), jnp.int32))  # traced: a known start is refused where a box reaches over the end
+        @pl.when(half == 0)
+        def _():
+            zero = jnp.zeros((), jnp.int32)  # traced: a known start is refused where a box reaches over the end
+            for n in range(min(N, 2)):
+                for which in arrived:
+                    fetch(which, zero + n)
+
         S = start(first_g.at[bi, h, :, mine] if starts else None, K)
         store(S, S_s)
-        S = tiles.steps(N, chunk, S)
+        S, _ = tiles.steps(N, chunk, (S, numbers(beta_g, G_g, bi, h, 0)))
         for j, S_j in enumerate(S):
             last_g[bi, h, pl.ds(j * SIDE, SIDE), mine] = S_j
         plgpu.wait_smem_to_gmem(0)
@@ -274,35 +305,41 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
     outputs = [jax.ShapeDtypeStruct(v.shape, dtype), jax.ShapeDtypeStruct((B, H, K, V), jnp.float32)]
     if keep:
         outputs += [jax.ShapeDtypeStruct(v.shape, dtype), jax.ShapeDtypeStruct((B, H, N, K, V), dtype)]
-    square = tiles.factor(SIDE, SIDE, dtype=dtype)
     return tiles.kernel(
         body,
         out_type=outputs,
-        grid=(B, H, V // SIDE),  # the last is the innermost: halves that share q, k and w run side by side
-        grid_names=("b", "h", "half"),
-        scratch_types={n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
-        | {n: square for n in ("v_s", "T_s", "P_s", "u_s", "written_s", "o_s")}
-        | {"S_s": tiles.factor(K, SIDE, dtype=dtype)}
+        grid=(B, H),  # the last is the innermost: heads whose tokens lie side by side
+        grid_names=("b", "h"),
+        num_threads=halves,
+        thread_name="half",
+        scratch_types={n: tiles.factor(2, SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
+        | {"v_s": tiles.factor(2, halves, SIDE, SIDE, dtype=dtype)}
+        | {n: tiles.factor(2, SIDE, SIDE, dtype=dtype) for n in ("T_s", "P_s")}
+        | {n: tiles.factor(halves, SIDE, SIDE, dtype=dtype) for n in ("u_s", "written_s")}
+        | {"S_s": tiles.factor(halves, K, SIDE, dtype=dtype)}
         | {
             "arrived": {
-                "reads": plgpu.Barrier(num_arrivals=2),
-                "errors": plgpu.Barrier(num_arrivals=2),
-                "writes": plgpu.Barrier(num_arrivals=2),
-            }
+                "reads": plgpu.Barrier(num_arrivals=2, num_barriers=2),
+                "rest": plgpu.Barrier(num_arrivals=3 + halves, num_barriers=2),
+            },
+            "free": {n: plgpu.Barrier(num_arrivals=halves, num_barriers=2) for n in ("reads", "rest")},
         },
     )(*(x for x in (q, k, w, v, T, P, beta, G, S) if x is not None))
 
 
-def strengths(beta_g, G_g, bi, h, n):
-    """Chunk n: what a read finds of the state before it and what is left of a write at its end, by row; its fading.
-
-    From global to registers, with time until the first products are made: two blocks an SM leave no shared memory.
-    """
+def numbers(beta_g, G_g, bi, h, n):
+    """beta of chunk n and, if it decays, its G and the last of them: asked for a chunk ahead, global to registers."""
     tokens = pl.ds(n * SIDE, SIDE)
     beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_ROW)
     if G_g is None:
+        return (beta,)
+    return beta, tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW), G_g[bi, h, n * SIDE + SIDE - 1]
+
+
+def strengths(beta, G=None, end=None):
+    """What a read finds of the state before the chunk and what is left of a write at its end, by row; its fading."""
+    if G is None:
         return 1.0, by_row(beta), 1.0
-    G, end = tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW), G_g[bi, h, n * SIDE + SIDE - 1]
     return by_row(jnp.exp(G)), by_row(beta * jnp.exp(end - G)), jnp.exp(end)
 
 
@@ -324,79 +361,90 @@ def store(S, S_s):
 def back(q, k, w, do, T, P, beta, G, dS, *, scale):
     """dv, dS before the first token, and dS after each chunk: the walk from the last chunk to the first.
 
-    w, P and do are used up first here, then T, then q and k. Shared memory as in ``walk``: do as it came and as it is
-    written, du (then dx), and dx as it is written, in the places of v, u and o.
+    One block per head as in ``walk``. Shared memory: two slots for the arguments (do, then do as it is written), du
+    (then dx) and dx as it is written, and the 16-bit copy of dS: 224 KB.
     """
     (B, tokens_in_all, H, K), V, dtype = q.shape, do.shape[-1], do.dtype
-    N, decays = tiles.chunks(tokens_in_all), G is not None
+    N, halves, decays = tiles.chunks(tokens_in_all), V // SIDE, G is not None
 
-    def body(*refs, q_s, k_s, w_s, do_s, T_s, P_s, du_s, reads_s, writes_s, S_s, arrived):
+    def body(*refs, q_s, k_s, w_s, do_s, T_s, P_s, du_s, writes_s, S_s, arrived, free):
         refs = iter(refs)
         q_g, k_g, w_g, do_g, T_g, P_g, beta_g = (next(refs) for _ in range(7))
         G_g = next(refs) if decays else None
         last_g, dv_g, first_g, borders_g = refs
-        bi, h = lax.axis_index("b"), lax.axis_index("h")
-        mine = pl.ds(lax.axis_index("half") * SIDE, SIDE)  # this block's columns of do, dv and dS
+        bi, h, half = (lax.axis_index(name) for name in ("b", "h", "half"))
+        mine = pl.ds(half * SIDE, SIDE)  # this warpgroup's columns of do, dv and dS
+        du_s, writes_s, S_s = (x_s.at[half] for x_s in (du_s, writes_s, S_s))
 
         def fetch(which, n):
-            n = N - 1 - n
-            tokens, there = pl.ds(n * SIDE, SIDE), arrived[which]
-            if which == "writes":
-                plgpu.copy_gmem_to_smem(w_g.at[bi, tokens, h], w_s, there)
-                plgpu.copy_gmem_to_smem(P_g.at[bi, h, n], P_s, there)
-                plgpu.copy_gmem_to_smem(do_g.at[bi, tokens, h, mine], do_s, there)
-            if which == "errors":
-                plgpu.copy_gmem_to_smem(T_g.at[bi, h, n], T_s, there)
-            if which == "reads":
-                plgpu.copy_gmem_to_smem(q_g.at[bi, tokens, h], q_s, there)
-                plgpu.copy_gmem_to_smem(k_g.at[bi, tokens, h], k_s, there)
+            slot, place = n & 1, N - 1 - n
+            tokens, there = pl.ds(place * SIDE, SIDE), arrived[which].at[slot]
+            if which == "first":
+                plgpu.copy_gmem_to_smem(w_g.at[bi, tokens, h], w_s.at[slot], there)
+                plgpu.copy_gmem_to_smem(P_g.at[bi, h, place], P_s.at[slot], there)
+            else:
+                for j in range(halves):
+                    box = do_g.at[bi, tokens, h, pl.ds(j * SIDE, SIDE)]
+                    plgpu.copy_gmem_to_smem(box, do_s.at[slot, j], there)
+                plgpu.copy_gmem_to_smem(T_g.at[bi, h, place], T_s.at[slot], there)
+                for x_g, x_s in ((q_g, q_s), (k_g, k_s)):
+                    plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s.at[slot], there)
 
-        def chunk(n, S):
-            def next_one(which):
-                pl.when(n + 1 < N)(lambda: fetch(which, n + 1))
+        def renew(which, n):
+            plgpu.barrier_wait(free[which].at[n & 1])
+            fetch(which, n)
 
-            plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, N - 1 - n, :, mine])
-            read, write, fade = strengths(beta_g, G_g, bi, h, N - 1 - n)
-            plgpu.barrier_wait(arrived["writes"])
-            later, du = products([(w_s, S_s)], [(transposed(P_s), do_s)])
+        def chunk(n, carry):
+            S, now = carry
+            slot, place, again = n & 1, N - 1 - n, n + 2 < N
+            coming = numbers(beta_g, G_g, bi, h, jnp.maximum(place - 1, 0))
+            plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, place, :, mine])
+            for which in arrived:
+                plgpu.barrier_wait(arrived[which].at[slot])
+            reads_s = do_s.at[slot, half]
+            later, du = products([(w_s.at[slot], S_s)], [(transposed(P_s.at[slot]), reads_s)])
+            pl.when(again)(lambda: plgpu.barrier_arrive(free["first"].at[slot]))
+            read, write, fade = strengths(*now)
             plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the last dv has left du_s
             du_s[...] = (du + write * later).astype(dtype)
-            reads_s[...] = (scale * tiles.read(do_s) * read).astype(dtype)
-            plgpu.commit_smem()
-            next_one("writes")
+            plgpu.commit_smem()  # all threads are done with do too, whose place what it writes takes
+            reads_s[...] = (scale * tiles.read(reads_s) * read).astype(dtype)
 
-            plgpu.barrier_wait(arrived["errors"])
-            (dx,) = products([(transposed(T_s), du_s)])
-            plgpu.commit_smem()  # all threads are done with du, whose place dx takes, and with T
-            next_one("errors")
+            (dx,) = products([(transposed(T_s.at[slot]), du_s)])
+            plgpu.commit_smem()  # all threads are done with du, whose place dx takes
             du_s[...] = dx.astype(dtype)
             writes_s[...] = (-dx * read).astype(dtype)
             plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(du_s, dv_g.at[bi, pl.ds((N - 1 - n) * SIDE, SIDE), h, mine])
+            pl.when(again & (half == 0))(lambda: renew("first", n + 2))
+            plgpu.copy_smem_to_gmem(du_s, dv_g.at[bi, pl.ds(place * SIDE, SIDE), h, mine])
 
-            plgpu.barrier_wait(arrived["reads"])
             more = products(
                 *(
-                    [(transposed(block(q_s, j)), reads_s), (transposed(block(k_s, j)), writes_s)]
+                    [(transposed(block(q_s.at[slot], j)), reads_s), (transposed(block(k_s.at[slot], j)), writes_s)]
                     for j in range(K // SIDE)
                 )
             )
+            pl.when(again)(lambda: plgpu.barrier_arrive(free["then"].at[slot]))
             S = tuple(fade * S_j + more_j for S_j, more_j in zip(S, more, strict=True))
             plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
             store(S, S_s)
-            next_one("reads")
-            return S
+            pl.when(again & (half == 0))(lambda: renew("then", n + 2))
+            return S, coming
 
-        for which in arrived:
-            fetch(which, jnp.zeros((), jnp.int32))
+        @pl.when(half == 0)
+        def _():
+            zero = jnp.zeros((), jnp.int32)
+            for n in range(min(N, 2)):
+                for which in arrived:
+                    fetch(which, zero + n)
+
         S = start(last_g.at[bi, h, :, mine], K)
         store(S, S_s)
-        S = tiles.steps(N, chunk, S)
+        S, _ = tiles.steps(N, chunk, (S, numbers(beta_g, G_g, bi, h, N - 1)))
         for j, S_j in enumerate(S):
             first_g[bi, h, pl.ds(j * SIDE, SIDE), mine] = S_j
         plgpu.wait_smem_to_gmem(0)
 
-    square = tiles.factor(SIDE, SIDE, dtype=dtype)
     return tiles.kernel(
         body,
         out_type=[
@@ -404,17 +452,21 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
             jax.ShapeDtypeStruct((B, H, K, V), jnp.float32),
             jax.ShapeDtypeStruct((B, H, N, K, V), dtype),
         ],
-        grid=(B, H, V // SIDE),
-        grid_names=("b", "h", "half"),
-        scratch_types={n: tiles.factor(SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
-        | {n: square for n in ("do_s", "T_s", "P_s", "du_s", "reads_s", "writes_s")}
-        | {"S_s": tiles.factor(K, SIDE, dtype=dtype)}
+        grid=(B, H),  # the last is the innermost: heads whose tokens lie side by side
+        grid_names=("b", "h"),
+        num_threads=halves,
+        thread_name="half",
+        scratch_types={n: tiles.factor(2, SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
+        | {"do_s": tiles.factor(2, halves, SIDE, SIDE, dtype=dtype)}
+        | {n: tiles.factor(2, SIDE, SIDE, dtype=dtype) for n in ("T_s", "P_s")}
+        | {n: tiles.factor(halves, SIDE, SIDE, dtype=dtype) for n in ("du_s", "writes_s")}
+        | {"S_s": tiles.factor(halves, K, SIDE, dtype=dtype)}
         | {
             "arrived": {
-                "writes": plgpu.Barrier(num_arrivals=3),
-                "errors": plgpu.Barrier(num_arrivals=1),
-                "reads": plgpu.Barrier(num_arrivals=2),
-            }
+                "first": plgpu.Barrier(num_arrivals=2, num_barriers=2),
+                "then": plgpu.Barrier(num_arrivals=3 + halves, num_barriers=2),
+            },
+            "free": {n: plgpu.Barrier(num_arrivals=halves, num_barriers=2) for n in ("first", "then")},
         },
     )(*(x for x in (q, k, w, do, T, P, beta, G, dS) if x is not None))
 
@@ -422,16 +474,21 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
 def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
     """dq, dk, dw, dbeta and dG, every chunk for itself: one block per head, chunk and 64 key columns.
 
-    In shared memory (V = 128): q, k and w 8 KB each, u, do, dv, S and dS 16 KB each: 104 KB, two blocks an SM.
+    Without w, which then is k, dk has both gradients in it and dw is None. In shared memory (V = 128): q, k and w 8 KB
+    each, u, do, dv, S and dS 16 KB each: 104 KB, two blocks an SM.
     """
     (B, tokens_in_all, H, K), V, dtype = q.shape, u.shape[-1], q.dtype
-    N, decays = tiles.chunks(tokens_in_all), G is not None
+    N, decays, own = tiles.chunks(tokens_in_all), G is not None, w is not None
+    keys = ("q_s", "k_s", "w_s") if own else ("q_s", "k_s")
 
-    def body(*refs, q_s, k_s, w_s, u_s, do_s, dv_s, S_s, dS_s, g_s, dbeta_s, dots_s, whole_s, arrived):
+    def body(*refs, q_s, k_s, u_s, do_s, dv_s, S_s, dS_s, g_s, dbeta_s, dots_s, whole_s, arrived, w_s=None):
         refs = iter(refs)
-        q_g, k_g, w_g, u_g, do_g, dv_g, S_g, dS_g, beta_g = (next(refs) for _ in range(9))
+        q_g, k_g = next(refs), next(refs)
+        w_g = next(refs) if own else None
+        u_g, do_g, dv_g, S_g, dS_g, beta_g = (next(refs) for _ in range(6))
         G_g = next(refs) if decays else None
-        dq_g, dk_g, dw_g, dbeta_g = (next(refs) for _ in range(4))
+        dq_g, dk_g = next(refs), next(refs)
+        dw_g, dbeta_g = next(refs) if own else None, next(refs)
         dots_g, whole_g = refs if decays else (None, None)
         half, n, h, bi = (lax.axis_index(name) for name in ("half", "n", "h", "b"))
         tokens, mine = pl.ds(n * SIDE, SIDE), pl.ds(half * SIDE, SIDE)
@@ -440,7 +497,9 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
         for x_g, x_s in ((S_g, S_s), (dS_g, dS_s)):
             plgpu.copy_gmem_to_smem(x_g.at[bi, h, n, mine], x_s, arrived)
         for x_g, x_s in ((q_g, q_s), (k_g, k_s), (w_g, w_s)):
-            plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h, mine], x_s, arrived)
+            if x_g is not None:
+                plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h, mine], x_s, arrived)
+        w_s = w_s if own else k_s
         beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_ROW)
         if decays:
             row = tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW)
@@ -486,10 +545,12 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
         if decays:
             dots_s[...] = jnp.sum(tiles.read(q_s) * dq + tiles.read(k_s) * dk, axis=1) - beta * dbeta
         plgpu.commit_smem()  # all threads are done with q, k and w, whose places their gradients take
-        for x_s, slope in ((q_s, dq), (k_s, dk), (w_s, y * by_row(beta))):
+        dw = y * by_row(beta)
+        slopes = [(q_s, dq, dq_g), (k_s, dk, dk_g), (w_s, dw, dw_g)] if own else [(q_s, dq, dq_g), (k_s, dk + dw, dk_g)]
+        for x_s, slope, _ in slopes:
             x_s[...] = slope.astype(dtype)
         plgpu.commit_smem()
-        for x_s, x_g in ((q_s, dq_g), (k_s, dk_g), (w_s, dw_g)):
+        for x_s, _, x_g in slopes:
             plgpu.copy_smem_to_gmem(x_s, x_g.at[bi, tokens, h, mine])
         plgpu.copy_smem_to_gmem(dbeta_s, dbeta_g.at[half, bi, h, tokens])
         if decays:
@@ -499,16 +560,17 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
 
     halves = K // SIDE
     per_token = jax.ShapeDtypeStruct((halves, B, H, N * SIDE), jnp.float32)
-    dq, dk, dw, *sums = tiles.kernel(
+    dq, dk, *sums = tiles.kernel(
         body,
-        out_type=[jax.ShapeDtypeStruct(q.shape, dtype)] * 3 + [per_token] * (3 if decays else 1),
-        grid=(B, N, H, halves),
+        out_type=[jax.ShapeDtypeStruct(q.shape, dtype)] * len(keys) + [per_token] * (3 if decays else 1),
+        grid=(B, N, H, halves),  # the last is the innermost: halves that share u, do and dv run side by side
         grid_names=("b", "n", "h", "half"),
-        scratch_types={n: tiles.factor(SIDE, SIDE, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
+        scratch_types={n: tiles.factor(SIDE, SIDE, dtype=dtype) for n in keys}
         | {n: tiles.factor(SIDE, V, dtype=dtype) for n in ("u_s", "do_s", "dv_s", "S_s", "dS_s")}
         | {n: plgpu.SMEM((SIDE,), jnp.float32) for n in ("g_s", "dbeta_s", "dots_s", "whole_s")}
-        | {"arrived": plgpu.Barrier(num_arrivals=9 if decays else 8)},
+        | {"arrived": plgpu.Barrier(num_arrivals=5 + len(keys) + decays)},
     )(*(x for x in (q, k, w, u, do, dv, S, dS, beta, G) if x is not None))
+    dw = sums.pop(0) if own else None
     dbeta, *sums = (x.sum(0) for x in sums)
     if not decays:
         return dq, dk, dw, dbeta, None
