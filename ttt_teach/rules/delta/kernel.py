@@ -47,7 +47,7 @@ from jaxtyping import Float
 from ttt_teach.rules import tiles
 from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, transposed
 
-TOGETHER = 3  # chunks, and warpgroups, in a block of ``pairs``
+TOGETHER = 4  # chunks, and warpgroups, in a block of ``inverses``
 
 
 def refusal(q: Array, k: Array, v: Array, w: Array, log_decay: Array | None, dtype, chunk: int) -> str | None:
@@ -87,15 +87,14 @@ def kernel(
 def heads(q, k, w, v, beta, G, S, scale):
     """o and the last S. Without w what is read is also where it is written, and dk is the gradient of both."""
     write = k if w is None else w
-    T, P = pairs(q, k, write, beta, G, scale=scale)
-    o, S = walk(q, k, write, v, T, P, beta, G, S, scale=scale)
+    o, S = walk(q, k, write, v, inverses(k, write, beta, G), beta, G, S, scale=scale)
     return o, S
 
 
 def forward(q, k, w, v, beta, G, S, scale):
     write = k if w is None else w
-    T, P = pairs(q, k, write, beta, G, scale=scale)
-    o, last, u, borders = walk(q, k, write, v, T, P, beta, G, S, scale=scale, keep=True)
+    T = inverses(k, write, beta, G)
+    o, last, P, u, borders = walk(q, k, write, v, T, beta, G, S, scale=scale, keep=True)
     return (o, last), (q, k, w, beta, G, S, T, P, u, borders)
 
 
@@ -110,71 +109,78 @@ def backward(scale, kept, slopes):
 heads.defvjp(forward, backward)
 
 
-def pairs(q, k, w, beta, G, *, scale):
-    """T and P of each chunk, ``[B, H, N, 64, 64]``: a block has three chunks of a head, one for each warpgroup.
+def inverses(k, w, beta, G):
+    """T of each chunk, ``[B, H, N, 64, 64]``: a block has four chunks of a head, one for each warpgroup.
 
-    They hide each other's chain of products, and of three warpgroups none has more than 168 registers a thread. In
-    shared memory (K = 128), for each: q, k and w 16 KB each (A and T take the places of k and w when they are used up),
-    three tiles of 8 KB and G: 217 KB in all.
+    They hide each other's chain of products, and with four a block no thread has more than 128 registers. In shared
+    memory (K = 128), for each: k and w 16 KB each, whose places A, the rest of A and T take in turn when they are used
+    up, 8 KB for T to leave from, and G: 161 KB in all.
     """
-    (B, T, H, K), dtype = q.shape, q.dtype
-    N, decays = tiles.chunks(T), G is not None
+    (B, T, H, K), dtype = k.shape, k.dtype
+    N, decays, spare = tiles.chunks(T), G is not None, 5 - 2 * K // SIDE
 
-    def body(*refs, q_s, k_s, w_s, P_s, T_s, Y_s, g_s, arrived):
+    def body(*refs, k_s, w_s, spare_s, g_s, arrived):
         refs = iter(refs)
-        q_g, k_g, w_g, beta_g = (next(refs) for _ in range(4))
+        k_g, w_g, beta_g = (next(refs) for _ in range(3))
         G_g = next(refs) if decays else None
-        T_g, P_g = refs
+        (T_g,) = refs
         mine, h, bi = (lax.axis_index(name) for name in ("mine", "h", "b"))
-        n = lax.axis_index("three") * TOGETHER + mine
-        q_s, k_s, w_s, P_s, T_s, Y_s, g_s, arrived = (x.at[mine] for x in (q_s, k_s, w_s, P_s, T_s, Y_s, g_s, arrived))
+        n = lax.axis_index("four") * TOGETHER + mine
+        k_s, w_s, spare_s, g_s, arrived = (x.at[mine] for x in (k_s, w_s, spare_s, g_s, arrived))
 
         @pl.when(n < N)
         def _():
             tokens = pl.ds(n * SIDE, SIDE)
-            for x_g, x_s in ((q_g, q_s), (k_g, k_s), (w_g, w_s)):
+            for x_g, x_s in ((k_g, k_s), (w_g, w_s)):
                 plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s, arrived)
-            weight = by_column(tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_COLUMN))
+            beta, row, column = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_COLUMN), None, None
             if decays:
                 row = tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW)
                 plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, arrived)  # by column: two layouts want two places
             plgpu.barrier_wait(arrived)
-
-            A, P = products([(k_s, transposed(w_s))], [(q_s, transposed(w_s))])
-            here, there = tiles.places()
-            mask = here >= there
+            (A,) = products([(k_s, transposed(w_s))])
             if decays:
                 column = plgpu.load(g_s, layout=tiles.PER_COLUMN)
-                weight = weight * jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf))
-                mask = mask & (weight != 0)  # an overflow must not meet a zero
-            P = jnp.where(mask, P * (weight * scale), 0.0)
-            A = jnp.where(mask & (here > there), A * weight, 0.0)
-            plgpu.commit_smem()  # all 128 threads are done with q, k and w
-            P_s[...] = P.astype(dtype)
-            inverse(A, block(k_s, 0), (block(w_s, 0), T_s), Y_s)
-            plgpu.copy_smem_to_gmem(Y_s, T_g.at[bi, h, n])
-            plgpu.copy_smem_to_gmem(P_s, P_g.at[bi, h, n])
+            here, there = tiles.places()
+            A = jnp.where(here > there, weighted(A, weights(beta, row, column)), 0.0)
+            plgpu.commit_smem()  # all 128 threads are done with k and w
+            free = [block(x_s, j) for x_s in (k_s, w_s) for j in range(K // SIDE)]
+            *others, T_s = free + [spare_s.at[i] for i in range(spare)]
+            inverse(A, others[:2], others[2:4], T_s)
+            plgpu.copy_smem_to_gmem(T_s, T_g.at[bi, h, n])
             plgpu.wait_smem_to_gmem(0)
 
-    chunks = jax.ShapeDtypeStruct((B, H, N, SIDE, SIDE), dtype)
     return tiles.kernel(
         body,
-        out_type=[chunks, chunks],
+        out_type=jax.ShapeDtypeStruct((B, H, N, SIDE, SIDE), dtype),
         grid=(B, pl.cdiv(N, TOGETHER), H),
-        grid_names=("b", "three", "h"),
+        grid_names=("b", "four", "h"),
         num_threads=TOGETHER,
         thread_name="mine",
-        scratch_types={n: tiles.factor(TOGETHER, SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
-        | {n: tiles.factor(TOGETHER, SIDE, SIDE, dtype=dtype) for n in ("P_s", "T_s", "Y_s")}
+        scratch_types={n: tiles.factor(TOGETHER, SIDE, K, dtype=dtype) for n in ("k_s", "w_s")}
         | {
+            "spare_s": tiles.factor(TOGETHER, spare, SIDE, SIDE, dtype=dtype),
             "g_s": plgpu.SMEM((TOGETHER, SIDE), jnp.float32),
-            "arrived": plgpu.Barrier(num_arrivals=4 if decays else 3, num_barriers=TOGETHER),
+            "arrived": plgpu.Barrier(num_arrivals=3 if decays else 2, num_barriers=TOGETHER),
         },
-    )(*(x for x in (q, k, w, beta, G) if x is not None))
+    )(*(x for x in (k, w, beta, G) if x is not None))
+
+
+def weights(beta, row=None, column=None):
+    """exp(G_t - G_i) beta_i where token i (the column) is not after token t, else 0; G by row and by column."""
+    here, there = tiles.places()
+    before = here >= there
+    if row is None:
+        return jnp.where(before, by_column(beta), 0.0)
+    return by_column(beta) * jnp.exp(jnp.where(before, by_row(row) - by_column(column), -jnp.inf))
+
+
+def weighted(x, weight):
+    return jnp.where(weight != 0, x * weight, 0.0)  # an overflow must not meet a zero
 
 
 def inverse(A, A_s, T_s, Y_s):
-    """(I + A)^-1 into Y_s, for a strictly lower triangular A in registers; A_s, two T_s and Y_s are shared memory.
+    """(I + A)^-1 into Y_s, for a strictly lower triangular A in registers; two A_s, two T_s and Y_s are shared memory.
 
     From the inverse T of the blocks of s on the diagonal that of blocks twice as large, for s = 1, 2, ..., 32: what
     is missing in them is -T_2 A_21 T_1, so T <- T - T ((A T) on those places). The factors are rounded to 16 bits, and
@@ -182,26 +188,31 @@ def inverse(A, A_s, T_s, Y_s):
     of 16 bits, takes the error (up to 9e-2 of T x then) back under that of T in 16 bits. All terms stay as small as T,
     where a series of powers of A, for like keys, grows to 1e6 before it cancels.
     """
-    dtype = A_s.dtype
+    high, low = A_s
+    dtype = high.dtype
     row, column = tiles.places()
-    apart, one = row ^ column, jnp.where(row == column, 1.0, 0.0)  # apart is s to 2 s - 1: together in twice the block
-    A_s[...] = A.astype(dtype)
-    T = one - jnp.where(apart == 1, A, 0.0)
+    one = jnp.where(row == column, 1.0, 0.0)
+
+    def doubles(s, x):
+        """The places below the diagonal that are in one block of 2 s and not in one of s. -s: all bits from s on."""
+        return jnp.where((row & -s) == ((column & -s) ^ s), x, 0.0)
+
+    high[...] = A.astype(dtype)
+    low[...] = (A - A.astype(dtype).astype(jnp.float32)).astype(dtype)
+    T = one - doubles(1, A)
     for s in (2, 4, 8, 16, 32):
         now, T_s = T_s[0], T_s[::-1]  # in turn: another warp's products may still read the last one
         now[...] = T.astype(dtype)
         plgpu.commit_smem()
-        (Y,) = products([(A_s, now)])
-        Y_s[...] = jnp.where((apart >= s) & (apart < 2 * s), Y, 0.0).astype(dtype)
+        (Y,) = products([(high, now)])
+        Y_s[...] = doubles(s, Y).astype(dtype)
         plgpu.commit_smem()
         (more,) = products([(now, Y_s)])
         T = T - more
-    plgpu.commit_smem()  # all threads are done with Y
     now, other = T_s
     now[...] = T.astype(dtype)
-    Y_s[...] = (A - A.astype(dtype).astype(jnp.float32)).astype(dtype)
     plgpu.commit_smem()
-    (AT,) = products([(A_s, now), (Y_s, now)])
+    (AT,) = products([(high, now), (low, now)])
     T = T.astype(dtype).astype(jnp.float32)
     other[...] = (one - T - AT).astype(dtype)
     plgpu.commit_smem()
@@ -210,27 +221,28 @@ def inverse(A, A_s, T_s, Y_s):
     plgpu.commit_smem()
 
 
-def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
-    """o, the last state and, if ``keep``, the errors u and the state before each chunk: one block per head.
+def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
+    """o, the last state and, if ``keep``, P, the errors u and the state before each chunk: one block per head.
 
     It has a warpgroup for each 64 value columns, and they share what is read: one block an SM, and the copies do not
-    rest as long as heads are left. Each argument has two slots. The first warpgroup fetches anew what all have said
-    that they are done with (``free``). In shared memory (K = V = 128): q, k, w and v (then x, then o) 32 KB each, T and
-    P 16 KB each, the 16-bit copy of S 32 KB, u and u as it is written 16 KB each: 224 KB. S itself, K x 64 float32 for
-    each warpgroup, stays in registers from the first chunk to the last.
+    rest as long as heads are left. P they make in turn, a chunk each. Each argument has two slots. The first warpgroup
+    fetches anew what all have said that they are done with (``free``). In shared memory (K = V = 128): q, k, w and v
+    (then x, then o) 32 KB each, T and P 16 KB each, the 16-bit copy of S 32 KB, u and u as it is written 16 KB each,
+    beta and G: 226 KB. S itself, K x 64 float32 for each warpgroup, stays in registers all the time.
     """
     (B, tokens_in_all, H, K), V, dtype = q.shape, v.shape[-1], v.dtype
     N, halves, decays, starts = tiles.chunks(tokens_in_all), V // SIDE, G is not None, S is not None
 
-    def body(*refs, q_s, k_s, w_s, v_s, T_s, P_s, u_s, written_s, S_s, arrived, free):
+    def body(*refs, q_s, k_s, w_s, v_s, T_s, P_s, u_s, written_s, S_s, beta_s, g_s, arrived, free, made):
         refs = iter(refs)
-        q_g, k_g, w_g, v_g, T_g, P_g, beta_g = (next(refs) for _ in range(7))
+        q_g, k_g, w_g, v_g, T_g, beta_g = (next(refs) for _ in range(6))
         G_g, first_g = next(refs) if decays else None, next(refs) if starts else None
         o_g, last_g = next(refs), next(refs)
-        u_g, borders_g = (next(refs), next(refs)) if keep else (None, None)
+        P_g, u_g, borders_g = refs if keep else (None, None, None)
         bi, h, half = (lax.axis_index(name) for name in ("b", "h", "half"))
         mine = pl.ds(half * SIDE, SIDE)  # this warpgroup's columns of v, u, o and S
         u_s, written_s, S_s = (x_s.at[half] for x_s in (u_s, written_s, S_s))
+        vectors = [(beta_g, beta_s), (G_g, g_s)] if decays else [(beta_g, beta_s)]
 
         def fetch(which, n):
             slot, tokens = n & 1, pl.ds(n * SIDE, SIDE)
@@ -238,37 +250,50 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
             if which == "reads":
                 for x_g, x_s in ((q_g, q_s), (k_g, k_s)):
                     plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s.at[slot], there)
+            elif which == "writes":
+                plgpu.copy_gmem_to_smem(w_g.at[bi, tokens, h], w_s.at[slot], there)
+                for x_g, x_s in vectors:
+                    plgpu.copy_gmem_to_smem(x_g.at[bi, h, tokens], x_s.at[slot], there)
             else:
                 for j in range(halves):
                     box = v_g.at[bi, tokens, h, pl.ds(j * SIDE, SIDE)]
                     plgpu.copy_gmem_to_smem(box, v_s.at[slot, j], there)
                 plgpu.copy_gmem_to_smem(T_g.at[bi, h, n], T_s.at[slot], there)
-                plgpu.copy_gmem_to_smem(w_g.at[bi, tokens, h], w_s.at[slot], there)
-                plgpu.copy_gmem_to_smem(P_g.at[bi, h, n], P_s.at[slot], there)
 
         def renew(which, n):
             plgpu.barrier_wait(free[which].at[n & 1])
             fetch(which, n)
 
+        def make(slot, G):
+            """P of a chunk, which the others wait for just before they need it."""
+            (P,) = products([(q_s.at[slot], transposed(w_s.at[slot]))])
+            beta, *column = (plgpu.load(x_s.at[slot], layout=tiles.PER_COLUMN) for _, x_s in vectors)
+            P_s[slot] = (scale * weighted(P, weights(beta, *G, *column))).astype(dtype)
+            plgpu.commit_smem()
+            plgpu.barrier_arrive(made.at[slot])
+
         def chunk(n, carry):
             S, (beta, *G) = carry
-            slot, tokens = n & 1, pl.ds(n * SIDE, SIDE)
+            slot, tokens, turn = n & 1, pl.ds(n * SIDE, SIDE), (n & (halves - 1)) == half
             coming = numbers(beta_g, G_g, bi, h, jnp.minimum(n + 1, N - 1))
-            reads_again, rest_again = n + 2 < N, (n > 0) & (n + 1 < N)
+            reads_again, again = n + 2 < N, (n > 0) & (n + 1 < N)
             if keep:  # the state before this chunk; the engine reads it while we compute
                 plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, n, :, mine])
+            pl.when(again & (half == 0))(lambda: renew("writes", n + 1))
             plgpu.barrier_wait(arrived["reads"].at[slot])
+            plgpu.barrier_wait(arrived["writes"].at[slot])
+            pl.when(turn)(lambda: make(slot, G[:1]))
             found, o = products([(k_s.at[slot], S_s)], [(q_s.at[slot], S_s)])
             pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["reads"].at[slot]))
             read, write, fade = strengths(beta, *G)
             found, o = found * read, o * read
-            plgpu.barrier_wait(arrived["rest"].at[slot])
+            plgpu.barrier_wait(arrived["errors"].at[slot])
             x_s = v_s.at[slot, half]  # x takes the place of v
             x_s[...] = (tiles.read(x_s) - found).astype(dtype)
-            plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last u and o have left, not S yet
+            plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last P, u and o have left, not S yet
             plgpu.commit_smem()
-            pl.when(rest_again)(lambda: plgpu.barrier_arrive(free["rest"].at[1 - slot]))
-            pl.when(rest_again & (half == 0))(lambda: renew("rest", n + 1))
+            pl.when(again)(lambda: plgpu.barrier_arrive(free["errors"].at[1 - slot]))
+            pl.when(again & (half == 0))(lambda: renew("errors", n + 1))
 
             (u,) = products([(T_s.at[slot], x_s)])
             u_s[...] = u.astype(dtype)
@@ -277,9 +302,12 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
             pl.when(reads_again & (half == 0))(lambda: renew("reads", n + 2))
             if keep:
                 plgpu.copy_smem_to_gmem(u_s, u_g.at[bi, tokens, h, mine])
+                pl.when(turn)(lambda: plgpu.copy_smem_to_gmem(P_s.at[slot], P_g.at[bi, h, n]))
 
+            plgpu.barrier_wait(made.at[slot])
             rows = [(transposed(block(w_s.at[slot], j)), written_s) for j in range(K // SIDE)]
             inside, *written = products([(P_s.at[slot], u_s)], *([pair] for pair in rows))
+            pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["writes"].at[slot]))
             x_s[...] = (inside + scale * o).astype(dtype)  # and o that of x
             S = tuple(fade * S_j + more for S_j, more in zip(S, written, strict=True))
             if keep:
@@ -304,7 +332,8 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
 
     outputs = [jax.ShapeDtypeStruct(v.shape, dtype), jax.ShapeDtypeStruct((B, H, K, V), jnp.float32)]
     if keep:
-        outputs += [jax.ShapeDtypeStruct(v.shape, dtype), jax.ShapeDtypeStruct((B, H, N, K, V), dtype)]
+        squares = jax.ShapeDtypeStruct((B, H, N, SIDE, SIDE), dtype)
+        outputs += [squares, jax.ShapeDtypeStruct(v.shape, dtype), jax.ShapeDtypeStruct((B, H, N, K, V), dtype)]
     return tiles.kernel(
         body,
         out_type=outputs,
@@ -317,14 +346,17 @@ def walk(q, k, w, v, T, P, beta, G, S, *, scale, keep=False):
         | {n: tiles.factor(2, SIDE, SIDE, dtype=dtype) for n in ("T_s", "P_s")}
         | {n: tiles.factor(halves, SIDE, SIDE, dtype=dtype) for n in ("u_s", "written_s")}
         | {"S_s": tiles.factor(halves, K, SIDE, dtype=dtype)}
+        | {n: plgpu.SMEM((2, SIDE), jnp.float32) for n in ("beta_s", "g_s")}
         | {
             "arrived": {
                 "reads": plgpu.Barrier(num_arrivals=2, num_barriers=2),
-                "rest": plgpu.Barrier(num_arrivals=3 + halves, num_barriers=2),
+                "writes": plgpu.Barrier(num_arrivals=2 + decays, num_barriers=2),
+                "errors": plgpu.Barrier(num_arrivals=1 + halves, num_barriers=2),
             },
-            "free": {n: plgpu.Barrier(num_arrivals=halves, num_barriers=2) for n in ("reads", "rest")},
+            "free": {n: plgpu.Barrier(num_arrivals=halves, num_barriers=2) for n in ("reads", "writes", "errors")},
+            "made": plgpu.Barrier(num_barriers=2),
         },
-    )(*(x for x in (q, k, w, v, T, P, beta, G, S) if x is not None))
+    )(*(x for x in (q, k, w, v, T, beta, G, S) if x is not None))
 
 
 def numbers(beta_g, G_g, bi, h, n):
