@@ -103,6 +103,22 @@ def products(*sums):
     return pl.run_scoped(run, *(plgpu.ACC(shape, jnp.float32) for shape in shapes))
 
 
+def meanwhile(work, first, then):
+    """``work(*products(*first))``, done while the tensor core is busy with ``products(*then)``; both results."""
+
+    def run(early, late):
+        for accumulators, sums in ((early, first), (late, then)):
+            for acc, pairs in zip(accumulators, sums, strict=True):
+                for x, y in pairs:
+                    plgpu.wgmma(acc, x, y)
+        still = sum(len(pairs) for pairs in then)
+        done = work(*(plgpu.wgmma_accumulator_load(acc, wait_n=still) for acc in early))
+        return done, tuple(acc[...] for acc in late)
+
+    shapes = [[(pairs[0][0].shape[0], pairs[0][1].shape[1]) for pairs in sums] for sums in (first, then)]
+    return pl.run_scoped(run, *([plgpu.ACC(shape, jnp.float32) for shape in some] for some in shapes))
+
+
 def transposed(x):
     """x' as a factor: only the description of the tile changes, nothing moves."""
     return x.transpose((1, 0))

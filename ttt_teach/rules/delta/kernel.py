@@ -45,7 +45,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Float
 
 from ttt_teach.rules import tiles
-from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, transposed
+from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, meanwhile, products, transposed
 
 TOGETHER = 4  # chunks, and warpgroups, in a block of ``inverses``
 
@@ -283,13 +283,16 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
             plgpu.barrier_wait(arrived["reads"].at[slot])
             plgpu.barrier_wait(arrived["writes"].at[slot])
             pl.when(turn)(lambda: make(slot, G[:1]))
-            found, o = products([(k_s.at[slot], S_s)], [(q_s.at[slot], S_s)])
-            pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["reads"].at[slot]))
             read, write, fade = strengths(beta, *G)
-            found, o = found * read, o * read
-            plgpu.barrier_wait(arrived["errors"].at[slot])
-            x_s = v_s.at[slot, half]  # x takes the place of v
-            x_s[...] = (tiles.read(x_s) - found).astype(dtype)
+            x_s = v_s.at[slot, half]
+
+            def miss(found):  # x takes the place of v
+                plgpu.barrier_wait(arrived["errors"].at[slot])
+                x_s[...] = (tiles.read(x_s) - found * read).astype(dtype)
+
+            _, (o,) = meanwhile(miss, [[(k_s.at[slot], S_s)]], [[(q_s.at[slot], S_s)]])
+            pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["reads"].at[slot]))
+            o = o * read
             plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last P, u and o have left, not S yet
             plgpu.commit_smem()
             pl.when(again)(lambda: plgpu.barrier_arrive(free["errors"].at[1 - slot]))
@@ -305,14 +308,19 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
                 pl.when(turn)(lambda: plgpu.copy_smem_to_gmem(P_s.at[slot], P_g.at[bi, h, n]))
 
             plgpu.barrier_wait(made.at[slot])
-            rows = [(transposed(block(w_s.at[slot], j)), written_s) for j in range(K // SIDE)]
-            inside, *written = products([(P_s.at[slot], u_s)], *([pair] for pair in rows))
+
+            def remember(*written):
+                after = tuple(fade * S_j + more for S_j, more in zip(S, written, strict=True))
+                if keep:
+                    plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
+                store(after, S_s)
+                return after
+
+            rows = [[(transposed(block(w_s.at[slot], j)), written_s)] for j in range(K // SIDE)]
+            S, (inside,) = meanwhile(remember, rows, [[(P_s.at[slot], u_s)]])
             pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["writes"].at[slot]))
             x_s[...] = (inside + scale * o).astype(dtype)  # and o that of x
-            S = tuple(fade * S_j + more for S_j, more in zip(S, written, strict=True))
-            if keep:
-                plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
-            store(S, S_s)
+            plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(x_s, o_g.at[bi, tokens, h, mine])
             return S, coming
 
