@@ -47,7 +47,8 @@ from jaxtyping import Float
 from ttt_teach.rules import tiles
 from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, meanwhile, products, transposed
 
-TOGETHER = 4  # chunks, and warpgroups, in a block of ``inverses``
+TOGETHER = 3  # warpgroups in a block of ``inverses``
+RUN = 8  # chunks that each goes through
 
 
 def refusal(q: Array, k: Array, v: Array, w: Array, log_decay: Array | None, dtype, chunk: int) -> str | None:
@@ -110,59 +111,74 @@ heads.defvjp(forward, backward)
 
 
 def inverses(k, w, beta, G):
-    """T of each chunk, ``[B, H, N, 64, 64]``: a block has four chunks of a head, one for each warpgroup.
+    """T of each chunk, ``[B, H, N, 64, 64]``: a warpgroup goes through eight chunks of a head, one by one.
 
-    They hide each other's chain of products, and with four a block no thread has more than 128 registers. In shared
-    memory (K = 128), for each: k and w 16 KB each, whose places A, the rest of A and T take in turn when they are used
-    up, 8 KB for T to leave from, and G: 161 KB in all.
+    There are three to a block, which hide each other's chain of products; none gets more than 168 registers a thread.
+    In shared memory (K = 128), for each: k and w of two chunks, 64 KB, so that the next are on their way (when k and w
+    are used up, A in two parts and two T take their places); 8 KB for T to leave from; beta and G: 219 KB in all.
     """
     (B, T, H, K), dtype = k.shape, k.dtype
     N, decays, spare = tiles.chunks(T), G is not None, 5 - 2 * K // SIDE
+    runs = pl.cdiv(N, RUN)
 
-    def body(*refs, k_s, w_s, spare_s, g_s, arrived):
+    def body(*refs, k_s, w_s, spare_s, beta_s, row_s, column_s, arrived):
         refs = iter(refs)
         k_g, w_g, beta_g = (next(refs) for _ in range(3))
         G_g = next(refs) if decays else None
         (T_g,) = refs
-        mine, h, bi = (lax.axis_index(name) for name in ("mine", "h", "b"))
-        n = lax.axis_index("four") * TOGETHER + mine
-        k_s, w_s, spare_s, g_s, arrived = (x.at[mine] for x in (k_s, w_s, spare_s, g_s, arrived))
+        mine = lax.axis_index("mine")
+        job = lax.axis_index("three") * TOGETHER + mine
+        k_s, w_s, spare_s, beta_s, row_s, column_s = (x.at[mine] for x in (k_s, w_s, spare_s, beta_s, row_s, column_s))
 
-        @pl.when(n < N)
+        @pl.when(job < B * runs * H)
         def _():
-            tokens = pl.ds(n * SIDE, SIDE)
-            for x_g, x_s in ((k_g, k_s), (w_g, w_s)):
-                plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s, arrived)
-            beta, row, column = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_COLUMN), None, None
-            if decays:
-                row = tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW)
-                plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], g_s, arrived)  # by column: two layouts want two places
-            plgpu.barrier_wait(arrived)
-            (A,) = products([(k_s, transposed(w_s))])
-            if decays:
-                column = plgpu.load(g_s, layout=tiles.PER_COLUMN)
-            here, there = tiles.places()
-            A = jnp.where(here > there, weighted(A, weights(beta, row, column)), 0.0)
-            plgpu.commit_smem()  # all 128 threads are done with k and w
-            free = [block(x_s, j) for x_s in (k_s, w_s) for j in range(K // SIDE)]
-            *others, T_s = free + [spare_s.at[i] for i in range(spare)]
-            inverse(A, others[:2], others[2:4], T_s)
-            plgpu.copy_smem_to_gmem(T_s, T_g.at[bi, h, n])
+            rest, h = job // H, job % H  # heads whose tokens lie side by side are innermost
+            bi, first = rest // runs, rest % runs * RUN
+
+            def fetch(i):
+                slot, tokens = i & 1, pl.ds((first + i) * SIDE, SIDE)
+                there = arrived.at[2 * mine + slot]
+                for x_g, x_s in ((k_g, k_s), (w_g, w_s)):
+                    plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s.at[slot], there)
+                plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s.at[slot], there)
+                if decays:  # two layouts want two places
+                    for x_s in (row_s, column_s):
+                        plgpu.copy_gmem_to_smem(G_g.at[bi, h, tokens], x_s.at[slot], there)
+
+            def chunk(i, nothing):
+                slot = i & 1
+                plgpu.barrier_wait(arrived.at[2 * mine + slot])
+                (A,) = products([(k_s.at[slot], transposed(w_s.at[slot]))])
+                G = [plgpu.load(row_s.at[slot], layout=tiles.PER_ROW)] if decays else []
+                G += [plgpu.load(column_s.at[slot], layout=tiles.PER_COLUMN)] if decays else []
+                weight = weights(plgpu.load(beta_s.at[slot], layout=tiles.PER_COLUMN), *G)
+                here, there = tiles.places()
+                A = jnp.where(here > there, weighted(A, weight), 0.0)
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last T has left
+                plgpu.commit_smem()  # all 128 threads are done with k and w
+                free = [block(x_s.at[slot], j) for x_s in (k_s, w_s) for j in range(K // SIDE)]
+                *others, T_s = free + [spare_s.at[j] for j in range(spare)]
+                inverse(A, others[:2], others[2:4], T_s)
+                plgpu.copy_smem_to_gmem(T_s, T_g.at[bi, h, first + i])
+                pl.when(i + 2 < count)(lambda: fetch(i + 2))
+
+            count = jnp.minimum(N - first, RUN)
+            fetch(jnp.zeros((), jnp.int32))
+            pl.when(count > 1)(lambda: fetch(jnp.ones((), jnp.int32)))
+            tiles.steps(count, chunk, None)
             plgpu.wait_smem_to_gmem(0)
 
     return tiles.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((B, H, N, SIDE, SIDE), dtype),
-        grid=(B, pl.cdiv(N, TOGETHER), H),
-        grid_names=("b", "four", "h"),
+        grid=(pl.cdiv(B * runs * H, TOGETHER),),
+        grid_names=("three",),
         num_threads=TOGETHER,
         thread_name="mine",
-        scratch_types={n: tiles.factor(TOGETHER, SIDE, K, dtype=dtype) for n in ("k_s", "w_s")}
-        | {
-            "spare_s": tiles.factor(TOGETHER, spare, SIDE, SIDE, dtype=dtype),
-            "g_s": plgpu.SMEM((TOGETHER, SIDE), jnp.float32),
-            "arrived": plgpu.Barrier(num_arrivals=3 if decays else 2, num_barriers=TOGETHER),
-        },
+        scratch_types={n: tiles.factor(TOGETHER, 2, SIDE, K, dtype=dtype) for n in ("k_s", "w_s")}
+        | {"spare_s": tiles.factor(TOGETHER, spare, SIDE, SIDE, dtype=dtype)}
+        | {n: plgpu.SMEM((TOGETHER, 2, SIDE), jnp.float32) for n in ("beta_s", "row_s", "column_s")}
+        | {"arrived": plgpu.Barrier(num_arrivals=5 if decays else 3, num_barriers=2 * TOGETHER)},
     )(*(x for x in (k, w, beta, G) if x is not None))
 
 
