@@ -103,19 +103,21 @@ def products(*sums):
     return pl.run_scoped(run, *(plgpu.ACC(shape, jnp.float32) for shape in shapes))
 
 
-def meanwhile(work, first, then):
-    """``work(*products(*first))``, done while the tensor core is busy with ``products(*then)``; both results."""
+def in_turn(*steps):
+    """``work(*products(*sums))`` of each (sums, work), the tensor core being busy with the sums of those after it."""
 
-    def run(early, late):
-        for accumulators, sums in ((early, first), (late, then)):
-            for acc, pairs in zip(accumulators, sums, strict=True):
+    def run(*accumulators):
+        issued = [sum(len(pairs) for pairs in sums) for sums, _ in steps]
+        for (sums, _), some in zip(steps, accumulators, strict=True):
+            for acc, pairs in zip(some, sums, strict=True):
                 for x, y in pairs:
                     plgpu.wgmma(acc, x, y)
-        still = sum(len(pairs) for pairs in then)
-        done = work(*(plgpu.wgmma_accumulator_load(acc, wait_n=still) for acc in early))
-        return done, tuple(acc[...] for acc in late)
+        return tuple(
+            work(*(plgpu.wgmma_accumulator_load(acc, wait_n=sum(issued[i + 1 :])) for acc in some))
+            for i, ((_, work), some) in enumerate(zip(steps, accumulators, strict=True))
+        )
 
-    shapes = [[(pairs[0][0].shape[0], pairs[0][1].shape[1]) for pairs in sums] for sums in (first, then)]
+    shapes = [[(pairs[0][0].shape[0], pairs[0][1].shape[1]) for pairs in sums] for sums, _ in steps]
     return pl.run_scoped(run, *([plgpu.ACC(shape, jnp.float32) for shape in some] for some in shapes))
 
 

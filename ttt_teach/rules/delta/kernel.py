@@ -45,7 +45,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Float
 
 from ttt_teach.rules import tiles
-from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, meanwhile, products, transposed
+from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, in_turn, products, transposed
 
 TOGETHER = 3  # warpgroups in a block of ``inverses``
 RUN = 8  # chunks that each goes through
@@ -241,10 +241,10 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
     """o, the last state and, if ``keep``, P, the errors u and the state before each chunk: one block per head.
 
     It has a warpgroup for each 64 value columns, and they share what is read: one block an SM, and the copies do not
-    rest as long as heads are left. P they make in turn, a chunk each. Each argument has two slots. The first warpgroup
-    fetches anew what all have said that they are done with (``free``). In shared memory (K = V = 128): q, k, w and v
-    (then x, then o) 32 KB each, T and P 16 KB each, the 16-bit copy of S 32 KB, u and u as it is written 16 KB each,
-    beta and G: 226 KB. S itself, K x 64 float32 for each warpgroup, stays in registers all the time.
+    rest as long as heads are left. P all multiply and one finishes, in turn. Each argument has two slots. The first
+    warpgroup fetches anew what all have said that they are done with (``free``). In shared memory (K = V = 128): q, k,
+    w and v (then x, then o) 32 KB each, T and P 16 KB each, the 16-bit copy of S 32 KB, u and u as it is written 16 KB
+    each, beta and G: 226 KB. S itself, K x 64 float32 for each warpgroup, stays in registers all the time.
     """
     (B, tokens_in_all, H, K), V, dtype = q.shape, v.shape[-1], v.dtype
     N, halves, decays, starts = tiles.chunks(tokens_in_all), V // SIDE, G is not None, S is not None
@@ -280,9 +280,8 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
             plgpu.barrier_wait(free[which].at[n & 1])
             fetch(which, n)
 
-        def make(slot, G):
+        def make(P, slot, G):
             """P of a chunk, which the others wait for just before they need it."""
-            (P,) = products([(q_s.at[slot], transposed(w_s.at[slot]))])
             beta, *column = (plgpu.load(x_s.at[slot], layout=tiles.PER_COLUMN) for _, x_s in vectors)
             P_s[slot] = (scale * weighted(P, weights(beta, *G, *column))).astype(dtype)
             plgpu.commit_smem()
@@ -298,7 +297,6 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
             pl.when(again & (half == 0))(lambda: renew("writes", n + 1))
             plgpu.barrier_wait(arrived["reads"].at[slot])
             plgpu.barrier_wait(arrived["writes"].at[slot])
-            pl.when(turn)(lambda: make(slot, G[:1]))
             read, write, fade = strengths(beta, *G)
             x_s = v_s.at[slot, half]
 
@@ -306,9 +304,12 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
                 plgpu.barrier_wait(arrived["errors"].at[slot])
                 x_s[...] = (tiles.read(x_s) - found * read).astype(dtype)
 
-            _, (o,) = meanwhile(miss, [[(k_s.at[slot], S_s)]], [[(q_s.at[slot], S_s)]])
+            _, _, o = in_turn(
+                ([[(q_s.at[slot], transposed(w_s.at[slot]))]], lambda P: pl.when(turn)(lambda: make(P, slot, G[:1]))),
+                ([[(k_s.at[slot], S_s)]], miss),
+                ([[(q_s.at[slot], S_s)]], lambda o: o * read),
+            )
             pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["reads"].at[slot]))
-            o = o * read
             plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last P, u and o have left, not S yet
             plgpu.commit_smem()
             pl.when(again)(lambda: plgpu.barrier_arrive(free["errors"].at[1 - slot]))
@@ -333,7 +334,7 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
                 return after
 
             rows = [[(transposed(block(w_s.at[slot], j)), written_s)] for j in range(K // SIDE)]
-            S, (inside,) = meanwhile(remember, rows, [[(P_s.at[slot], u_s)]])
+            S, inside = in_turn((rows, remember), ([[(P_s.at[slot], u_s)]], lambda inside: inside))
             pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["writes"].at[slot]))
             x_s[...] = (inside + scale * o).astype(dtype)  # and o that of x
             plgpu.commit_smem()
