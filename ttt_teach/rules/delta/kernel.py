@@ -451,6 +451,17 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
             plgpu.barrier_wait(free[which].at[n & 1])
             fetch(which, n)
 
+        def step(slot, j, S_j, fade, reads_s):
+            """64 rows of dS and of their copy, for :func:`tiles.in_turn`."""
+
+            def renewed(more):
+                after = fade * S_j + more
+                S_s[pl.ds(j * SIDE, SIDE)] = after.astype(dtype)
+                return after
+
+            q, k = (transposed(block(x_s.at[slot], j)) for x_s in (q_s, k_s))
+            return [[(q, reads_s), (k, writes_s)]], renewed
+
         def chunk(n, carry):
             S, now = carry
             slot, place, again = n & 1, N - 1 - n, n + 2 < N
@@ -465,9 +476,11 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
             plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the last dv has left du_s
             du_s[...] = (du + write * later).astype(dtype)
             plgpu.commit_smem()  # all threads are done with do too, whose place what it writes takes
-            reads_s[...] = (scale * tiles.read(reads_s) * read).astype(dtype)
 
-            (dx,) = products([(transposed(T_s.at[slot]), du_s)])
+            def strengthen():
+                reads_s[...] = (scale * tiles.read(reads_s) * read).astype(dtype)
+
+            _, dx = in_turn(([], strengthen), ([[(transposed(T_s.at[slot]), du_s)]], lambda dx: dx))
             plgpu.commit_smem()  # all threads are done with du, whose place dx takes
             du_s[...] = dx.astype(dtype)
             writes_s[...] = (-dx * read).astype(dtype)
@@ -475,16 +488,10 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
             pl.when(again & (half == 0))(lambda: renew("first", n + 2))
             plgpu.copy_smem_to_gmem(du_s, dv_g.at[bi, pl.ds(place * SIDE, SIDE), h, mine])
 
-            more = products(
-                *(
-                    [(transposed(block(q_s.at[slot], j)), reads_s), (transposed(block(k_s.at[slot], j)), writes_s)]
-                    for j in range(K // SIDE)
-                )
-            )
-            pl.when(again)(lambda: plgpu.barrier_arrive(free["then"].at[slot]))
-            S = tuple(fade * S_j + more_j for S_j, more_j in zip(S, more, strict=True))
             plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
-            store(S, S_s)
+            S = in_turn(*(step(slot, j, S_j, fade, reads_s) for j, S_j in enumerate(S)))
+            pl.when(again)(lambda: plgpu.barrier_arrive(free["then"].at[slot]))
+            plgpu.commit_smem()
             pl.when(again & (half == 0))(lambda: renew("then", n + 2))
             return S, coming
 
