@@ -7,10 +7,11 @@ errors u_t and the outputs are (``chunk.py``; OSDN Sec. 4.3)
     o_t = exp(G_t) S' q_t + sum_{i <= t} P_ti u_i                       P_ti = exp(G_t - G_i) beta_i (q_t . w_i)
     S  <- exp(G_C) S + sum_i exp(G_C - G_i) beta_i w_i u_i'
 
-``pairs`` makes T and P of all chunks at once, and so all that is done for each pair of tokens is done once for a head.
-``walk`` goes through the chunks, one warpgroup per head and 64 value columns: three products deep, as T x is not known
-before S, nor o and the next S before u. T multiplies the error, not k and v: where the memory already holds v, x is
-small and so is its rounding (W and U of the UT transform would be rounded first and then cancel).
+``inverses`` makes T of all chunks at once. ``walk`` goes through the chunks, one block per head, in which a warpgroup
+for each 64 value columns shares what the head reads: three products deep, as T x is not known before S, nor o and the
+next S before u. P, which waits for nothing, is made beside the first. T multiplies the error, not k and v: where the
+memory already holds v, x is small and so is its rounding (W and U of the UT transform would be rounded first and then
+cancel).
 
 **Backward.** ``back`` is the same walk from the end, with dS the gradient of the state after the chunk:
 
