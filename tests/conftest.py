@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jaxtyping import install_import_hook
 
-from tests.nbval_figures import Drawn
+from tests.nbval_figures import QUICKLY, Drawn
 from tests.site_fixture import build_once
 
 # Shapes and dtypes in the signatures of the forms are checked while tests run; users pay nothing for them.
@@ -29,9 +29,9 @@ with install_import_hook(FORMS, "beartype.beartype"):
 os.environ["NPROC"] = "8"
 import ttt_teach.rules.tiles  # noqa: E402, F401 - which reads it
 
-# Most of the time of these tests is spent compiling for small arrays once. Only here: what the tests start (notebooks,
-# the site) compiles as it does for everybody.
-os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+# Most of the time of these tests is spent compiling for small arrays once. Only here, and in notebooks under nbval: the
+# site, and what else the tests start, compiles as it does for everybody.
+os.environ["XLA_FLAGS"] = QUICKLY
 jax.devices()
 del os.environ["XLA_FLAGS"], os.environ["NPROC"]
 

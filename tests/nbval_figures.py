@@ -12,6 +12,10 @@ from tests.notebook_checks import drift
 
 FIGURES = Path(__file__).parents[1] / "figures"
 
+# Half of a notebook's time is spent compiling, a quarter of that for speed which so few numbers do not repay. The
+# twins, and what the site's tests execute, are compiled as they are for everybody.
+QUICKLY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
 # Where the last bit decides, another processor draws other numbers: step counts in float32 are good to a few steps,
 # float32 residuals to some per cent of the largest, and CG on an indefinite matrix goes where it likes, as does the
 # inverse of recursive least squares once it has blown up. Iterates of CG on the way amplify roundings, their gradients
@@ -58,13 +62,13 @@ class Drawn:
     def pytest_runtest_setup(self, item):
         if isinstance(item, IPyNbCell) and self.folder is None:
             self.folder = tempfile.TemporaryDirectory()
-            os.environ |= {"TTT_TEACH_STATIC": "1", "TTT_TEACH_FIGURES": self.folder.name}
+            os.environ |= {"TTT_TEACH_STATIC": "1", "TTT_TEACH_FIGURES": self.folder.name, "XLA_FLAGS": QUICKLY}
         self.cells += isinstance(item, IPyNbCell)
 
     @pytest.hookimpl(trylast=True)  # after the kernel, or what fails here would leave it to the next notebook
     def pytest_runtest_teardown(self, item, nextitem):
         if isinstance(item, IPyNbCell) and (nextitem is None or nextitem.parent is not item.parent):
-            del os.environ["TTT_TEACH_STATIC"], os.environ["TTT_TEACH_FIGURES"]
+            del os.environ["TTT_TEACH_STATIC"], os.environ["TTT_TEACH_FIGURES"], os.environ["XLA_FLAGS"]
             with self.folder as folder:
                 whole = self.cells == sum(cell.cell_type == "code" for cell in item.parent.nb.cells)
                 self.folder, self.cells = None, 0
