@@ -9,9 +9,8 @@ errors u_t and the outputs are (``chunk.py``; OSDN Sec. 4.3)
 
 ``inverses`` makes T of all chunks at once. ``walk`` goes through the chunks, one block per head, in which a warpgroup
 for each 64 value columns shares what the head reads: three products deep, as T x is not known before S, nor o and the
-next S before u. P, which waits for nothing, is made beside the first. T multiplies the error, not k and v: where the
-memory already holds v, x is small and so is its rounding (W and U of the UT transform would be rounded first and then
-cancel).
+next S before u. P, which waits for nothing, they make in turn. T multiplies the error, not k and v: where the memory
+already holds v, x is small and so is its rounding (W and U of the UT transform would be rounded first and then cancel).
 
 **Backward.** ``back`` is the same walk from the end, with dS the gradient of the state after the chunk:
 
@@ -242,10 +241,10 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
     """o, the last state and, if ``keep``, P, the errors u and the state before each chunk: one block per head.
 
     It has a warpgroup for each 64 value columns, and they share what is read: one block an SM, and the copies do not
-    rest as long as heads are left. P all multiply and one finishes, in turn. Each argument has two slots. The first
-    warpgroup fetches anew what all have said that they are done with (``free``). In shared memory (K = V = 128): q, k,
-    w and v (then x, then o) 32 KB each, T and P 16 KB each, the 16-bit copy of S 32 KB, u and u as it is written 16 KB
-    each, beta and G: 226 KB. S itself, K x 64 float32 for each warpgroup, stays in registers all the time.
+    rest as long as heads are left. P they make in turn, a chunk each. Each argument has two slots. The first warpgroup
+    fetches anew what all have said that they are done with (``free``). In shared memory (K = V = 128): q, k, w and v
+    (then x, then o) 32 KB each, T and P 16 KB each, the 16-bit copy of S 32 KB, u and u as it is written 16 KB each,
+    beta and G: 226 KB. S itself, K x 64 float32 for each warpgroup, stays in registers all the time.
     """
     (B, tokens_in_all, H, K), V, dtype = q.shape, v.shape[-1], v.dtype
     N, halves, decays, starts = tiles.chunks(tokens_in_all), V // SIDE, G is not None, S is not None
@@ -281,8 +280,9 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
             plgpu.barrier_wait(free[which].at[n & 1])
             fetch(which, n)
 
-        def make(P, slot, G):
+        def make(slot, G):
             """P of a chunk, which the others wait for just before they need it."""
+            (P,) = products([(q_s.at[slot], transposed(w_s.at[slot]))])
             beta, *column = (plgpu.load(x_s.at[slot], layout=tiles.PER_COLUMN) for _, x_s in vectors)
             P_s[slot] = (scale * weighted(P, weights(beta, *G, *column))).astype(dtype)
             plgpu.commit_smem()
@@ -298,19 +298,14 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
             pl.when(again & (half == 0))(lambda: renew("writes", n + 1))
             plgpu.barrier_wait(arrived["reads"].at[slot])
             plgpu.barrier_wait(arrived["writes"].at[slot])
-            read, write, fade = strengths(beta, *G)
-            x_s = v_s.at[slot, half]
-
-            def miss(found):  # x takes the place of v
-                plgpu.barrier_wait(arrived["errors"].at[slot])
-                x_s[...] = (tiles.read(x_s) - found * read).astype(dtype)
-
-            _, _, o = in_turn(
-                ([[(q_s.at[slot], transposed(w_s.at[slot]))]], lambda P: pl.when(turn)(lambda: make(P, slot, G[:1]))),
-                ([[(k_s.at[slot], S_s)]], miss),
-                ([[(q_s.at[slot], S_s)]], lambda o: o * read),
-            )
+            pl.when(turn)(lambda: make(slot, G[:1]))
+            found, o = products([(k_s.at[slot], S_s)], [(q_s.at[slot], S_s)])
             pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["reads"].at[slot]))
+            read, write, fade = strengths(beta, *G)
+            found, o = found * read, o * read
+            plgpu.barrier_wait(arrived["errors"].at[slot])
+            x_s = v_s.at[slot, half]  # x takes the place of v
+            x_s[...] = (tiles.read(x_s) - found).astype(dtype)
             plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last P, u and o have left, not S yet
             plgpu.commit_smem()
             pl.when(again)(lambda: plgpu.barrier_arrive(free["errors"].at[1 - slot]))
@@ -326,19 +321,14 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
                 pl.when(turn)(lambda: plgpu.copy_smem_to_gmem(P_s.at[slot], P_g.at[bi, h, n]))
 
             plgpu.barrier_wait(made.at[slot])
-
-            def remember(*written):
-                after = tuple(fade * S_j + more for S_j, more in zip(S, written, strict=True))
-                if keep:
-                    plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
-                store(after, S_s)
-                return after
-
-            rows = [[(transposed(block(w_s.at[slot], j)), written_s)] for j in range(K // SIDE)]
-            S, inside = in_turn((rows, remember), ([[(P_s.at[slot], u_s)]], lambda inside: inside))
+            rows = [(transposed(block(w_s.at[slot], j)), written_s) for j in range(K // SIDE)]
+            inside, *written = products([(P_s.at[slot], u_s)], *([pair] for pair in rows))
             pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["writes"].at[slot]))
             x_s[...] = (inside + scale * o).astype(dtype)  # and o that of x
-            plgpu.commit_smem()
+            S = tuple(fade * S_j + more for S_j, more in zip(S, written, strict=True))
+            if keep:
+                plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
+            store(S, S_s)
             plgpu.copy_smem_to_gmem(x_s, o_g.at[bi, tokens, h, mine])
             return S, coming
 
