@@ -33,6 +33,10 @@ dG_t = q_t . dq_t + k_t . dk_t - w_t . dw_t, and G_C gets besides what the whole
 
 **Kept for the backward pass**, in 16 bits beside the arguments: T, P, u and the borders, 128 + V + K V / 64 numbers for
 each token and head, where q, k, w and v have 3 K + V.
+
+**Measured** on an H200 (B 16, T 2048, H 12, D 128, bfloat16, no decay, w = k), in us: inverses 127, walk 209, or 272 if
+it keeps these, back 213, between 275. Only between is bound by the bandwidth, the others by their chains of products
+and barriers. To make P, x and the next S beside products of other things made the walk slower (226): registers.
 """
 
 from functools import partial
