@@ -420,7 +420,7 @@ def second(q, k, v, G):
 #
 # `second` still asks for a chunk and then waits for it, some 2000 cycles. With **two slots** for $q$, $k$ and $v$ the next chunk is on its way while this one is computed. It costs shared memory, and so perhaps a block on the SM: section 7.
 #
-# The fourth changes one line. Both halves of a head need the same $q$ and $k$. Which blocks run at the same time is decided by the order of the grid, and **the last axis is the innermost one**. With the halves first, the second half of a head starts 192 blocks after the first; with the halves last, right after it, and finds $q$ and $k$ in the level-2 cache.
+# The fourth changes one line. Both halves of a head need the same $q$ and $k$. Which blocks run at the same time is decided by the order of the grid, and **the last axis is the innermost one**. With the halves first, the second half of a head starts 192 blocks after the first; with the halves last, right after it, and finds $q$ and $k$ in the level-2 cache. (The package's kernels had them first, with a comment that said the opposite of what was true, until Nsight Compute counted more bytes than there were.)
 
 
 # %% tags=["rung"]
@@ -867,7 +867,7 @@ print(
 # 1. *A chain was counted as a sum.* Bytes and FLOPs are throughput. The sweep of OSDN moves little and multiplies little, but its 32 chunks wait for each other, on 192 blocks for 132 SMs: nothing is there to run while one waits. **Count the links of the longest chain and give each its latency**, 300 cycles for a product that somebody waits for, 2000 for a fetch.
 # 2. *Registers were counted, not asked for.* Mesa's solver holds three tiles of 64 x 128 in float32, 192 registers of each thread's 255, and the rest did not fit: the compiler spilled it, 25 million accesses a launch. **Ask the compiler (`ptxas -v`) before you ask the card.**
 # 3. *What stands between the kernels was not counted at all.* In LaCT's first rung the kernels took little more than half of the time; XLA's copies, concatenations and transposes the rest. In the delta rule one addition of two gradients took 0.07 ms, as long as a quarter of a kernel. **Read the whole timeline, not your own lines in it.**
-# 4. *Bytes were counted once that were moved twice.* The order of the grid (section 5): for weeks of arithmetic the innermost axis was taken to be the first. Nsight Compute shows the bytes that DRAM really moved; **compare them with your count.**
+# 4. *Bytes were counted once that were moved twice.* The order of the grid (section 5): four kernels said "the first axis is the innermost" and put the halves there, and it is the last. Nsight Compute shows the bytes that DRAM really moved; **compare them with your count.**
 # 5. *The prediction was for another task.* Mesa's was made for six steps and a tolerance of 0.003, and measured at 0.001. **Write the arguments beside the number.**
 #
 # And one that has nothing to do with hardware: the first two rungs of linear attention's own kernel were measured, compared and thrown away without a line written down. They stand in the log as dashes.
