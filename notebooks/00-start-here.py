@@ -300,6 +300,7 @@ claim(
 # | half an hour | [00](00-start-here.ipynb), then the first explorer of [02](02-correlated-keys.ipynb#F02a) |
 # | one evening | [00](00-start-here.ipynb), [02](02-correlated-keys.ipynb) up to its section 6, and [04](04-conjugate-gradient.ipynb) up to its section 3 |
 # | a layer to implement | [03](03-mesa-objective.ipynb) what is solved, [04](04-conjugate-gradient.ipynb) sections 3 and 6 how, [05](05-chunkwise-mesa.ipynb) for many tokens at once, [06](06-implicit-gradient.ipynb) its gradient, [07](07-mesanet.ipynb) what stands around it |
+# | a kernel to write | [05](05-chunkwise-mesa.ipynb) sections 1 and 2 the chunk, [12](12-arithmetic-intensity.ipynb) section 3 the roof, [20](20-kernels-on-hopper.ipynb) the rest, rung by rung |
 # | three sessions with a group | **1** [00](00-start-here.ipynb) and the two keys of 02; **2** the rest of 02, on your own arrays; **3** all of 04 |
 # | eight sessions, one paper | MesaNet from [01](01-fast-weights.ipynb) to [08](08-solver-budget.ipynb), a notebook each; whoever has read about fast weights begins with 02 |
 # | three sessions, one paper | OSDN: [09](09-preconditioned-delta.ipynb) the write key, its slope, and what a residual ratio does not see; [10](10-super-geometric-bound.ipynb) what the theorems promise, after how many tokens, and what they do not control; [11](11-osdn-in-chunks.ipynb) both phases in chunks, forgetting, the 1.3B variant |
@@ -309,7 +310,7 @@ claim(
 # Questions that one notebook answers: what does each rule look at ([01](01-fast-weights.ipynb)); why a regression ([02](02-correlated-keys.ipynb)); why two matrices, and why not carry the inverse ([03](03-mesa-objective.ipynb));
 # how many solver steps ([04](04-conjugate-gradient.ipynb)); how long a chunk ([05](05-chunkwise-mesa.ipynb)); which gradient ([06](06-implicit-gradient.ipynb)); which network ([07](07-mesanet.ipynb)); where the steps are best spent ([08](08-solver-budget.ipynb));
 # what a learned scale of the write key learns ([09](09-preconditioned-delta.ipynb)); what a bound promises ([10](10-super-geometric-bound.ipynb)); what keeps the key where it is in chunks ([11](11-osdn-in-chunks.ipynb));
-# how fast your machine can write ([12](12-arithmetic-intensity.ipynb)); what Muon does to a write ([13](13-lact-memory.ipynb)); who may see whom, and how long a window must be ([14](14-order-and-masks.ipynb)); what to add up before Muon ([15](15-lact-at-scale.ipynb)); which numbers of the papers hold ([16](16-reading-the-tables.ipynb)).
+# how fast your machine can write ([12](12-arithmetic-intensity.ipynb)); what Muon does to a write ([13](13-lact-memory.ipynb)); who may see whom, and how long a window must be ([14](14-order-and-masks.ipynb)); what to add up before Muon ([15](15-lact-at-scale.ipynb)); which numbers of the papers hold ([16](16-reading-the-tables.ipynb)); what a GPU kernel must do to be fast ([20](20-kernels-on-hopper.ipynb)).
 #
 # Every notebook opens with a question and the minutes it takes, and ends with three questions for the group.
 
