@@ -14,7 +14,7 @@
 #     title: Kernels on Hopper
 #     question: How near to the speed of its memory does a GPU run linear attention, and which change bought how much?
 #     minutes: 80
-#     seconds: 40
+#     seconds: 20
 #     settles: One rule from the scan to the last kernel, each rung short enough to read, run in an interpreter on your computer and measured on an H200 beside what had been predicted; what the delta rule, OSDN, Mesa and LaCT ask for besides; times and errors beside the other libraries; and a page of predictions that were wrong.
 # ---
 
@@ -29,7 +29,7 @@
 #
 # | | |
 # |---|---|
-# | **Time** | 80 minutes to read, about 40 seconds to run on two cores, no GPU |
+# | **Time** | 80 minutes to read, about 20 seconds to run on two cores, no GPU |
 # | **You need** | Chunks: [notebook 05](05-chunkwise-mesa.ipynb), sections 1 and 2, or [notebook 01](01-fast-weights.ipynb). The roof: [notebook 12](12-arithmetic-intensity.ipynb), section 3. |
 # | **In a hurry** | [The ladder](#F20b), [what fits](#F20a), [beside the others](#F20c), [what was predicted wrong](#9--what-was-predicted-wrong) |
 #
@@ -544,13 +544,13 @@ for rung in climbed["linear"]:
 # %% [markdown]
 # ## 7 · What fits on a multiprocessor
 #
-# A block that waits leaves its SM idle, unless another block is there to run meanwhile. How many share an SM is a matter of division. Shared memory: $q$ and $k$ take $2CD$ bytes each and $v$ takes $2\cdot64\,C$, times the slots; the scores (and then $o$) $2C\max(C,64)$; the copy of $S$ $2\cdot64\,D$. Each block takes 1 KB more than it asks for, and an SM has 228 KB. Registers: 65,536 of an SM, dealt out to 128 threads a block, at most 255 each.
+# A block that waits leaves its SM idle, unless another block is there to run meanwhile. How many share an SM is a matter of division. Shared memory: $q$ and $k$ take $2CD$ bytes each and $v$ takes $2\cdot64\,C$, times the slots; the scores (and then $o$) $2C\max(C,64)$; the copy of $S$ $2\cdot64\,D$. Each block takes 1 KB more than it asks for, and an SM has 228 KB. Registers: 65,536 of an SM, at most 255 for a thread. A longer chunk would have a warpgroup for each 64 tokens, $2C$ threads.
 #
 # $$ \text{shared} = 2\,\bigl[\,n\,C\,(2D + 64) + C\max(C, 64) + 64D\,\bigr], \qquad
-#    \text{sums} = \frac{64D + \max(2C^2,\ 128\,C,\ 64D)}{128} . \tag{E20.5} $$
+#    \text{sums} = \frac{64D + \max(2C^2,\ 128\,C,\ 64D)}{2C} . \tag{E20.5} $$
 #
 # (Sums: $S$, and beside it the largest of what stands in registers at one time: scores and decays, both parts of $o$, or what is written to $S$. Addresses and vectors come on top; the picture adds 40.)
-# Drag both. At chunk 64 and width 128 two slots cost one of three blocks. At chunk 128 the sums alone do not fit into one thread's registers: the next step would be two warpgroups a block.
+# Drag both. At chunk 64 and width 128 two slots cost one of three blocks. At chunk 128 there is room for one block, whatever the slots, and the scores, of which the decays are a second copy, fill the registers.
 
 # %%
 explore(
@@ -562,9 +562,9 @@ explore(
 
 # %% tags=["nbval-check-output"]
 told = {slots: hopper.walk(C, D, slots) for slots in (1, 2)}
-fit = [hopper.blocks(w.shared, w.sums + pictures.OTHERS) for w in told.values()]
+fit = [hopper.blocks(w.shared, w.sums + pictures.OTHERS, w.threads) for w in told.values()]
 n = np.array([1, 2])
-by_formula = 2 * (n * C * (2 * D + 64) + C * 64 + 64 * D), (64 * D + max(2 * C**2, 128 * C, 64 * D)) / 128
+by_formula = 2 * (n * C * (2 * D + 64) + C * 64 + 64 * D), (64 * D + max(2 * C**2, 128 * C, 64 * D)) / (2 * C)
 claim(
     "C20.8",
     "at chunk 64 and width 128 a block has 64 KB with one slot and 104 with two, and 128 registers of sums: three blocks an SM, or two",

@@ -17,7 +17,7 @@ def room(chunk: int, width: int, tokens: int) -> Picture:
     """F20a. Shared memory and blocks an SM with one slot and with two, and what bytes and products ask for."""
     fig, (left, right) = figure_axes(1, 2, figsize=(6.8, 3.6), width_ratios=(3, 2))
     told = {slots: walk(chunk, width, slots) for slots in (1, 2)}
-    fit = {slots: blocks(w.shared, w.sums + OTHERS) for slots, w in told.items()}
+    fit = {slots: blocks(w.shared, w.sums + OTHERS, w.threads) for slots, w in told.items()}
     left.bar(list(told), [w.shared / 1024 for w in told.values()], 0.5, color=BLUE, label="KB")
     for n in (1, 2, 3):
         left.axhline((H200.shared // n - RESERVED) / 1024, color=GREY, ls=":", lw=1)
@@ -29,9 +29,8 @@ def room(chunk: int, width: int, tokens: int) -> Picture:
     right.set_xticks([0, 1], ["bytes", "products"])
     words = (
         f"Chunks of {chunk} and width {width}: {told[1].shared / 1024:.0f} KB with one slot and "
-        f"{told[2].shared / 1024:.0f} with two, {told[1].sums} registers of sums in each thread, so "
-        f"{plural(fit[1], 'block')} or {plural(fit[2], 'block')} of them on an SM; "
-        f"bytes ask for {ms[0]:.3f} ms, products for {ms[1]:.3f}."
+        f"{told[2].shared / 1024:.0f} with two, {told[1].sums} registers of sums in each of {told[1].threads} threads, "
+        f"so {fit[1]} or {fit[2]} such blocks fit an SM; bytes ask for {ms[0]:.3f} ms, products for {ms[1]:.3f}."
     )
     return Picture(fig, words, "F20a")
 
@@ -39,7 +38,7 @@ def room(chunk: int, width: int, tokens: int) -> Picture:
 def ladder(rule: str, rungs: dict, floors: dict) -> Picture:
     """F20b. The rungs of a rule, from above: predicted (hollow), measured (full), and the floor (dotted)."""
     climbed = [rung for rung in rungs[rule] if any((*rung.predicted.values(), *rung.measured.values()))]
-    fig, ax = figure_axes(figsize=(6.8, 1.6 + 0.42 * len(climbed)))
+    fig, ax = figure_axes(figsize=(6.8, 4.6))
     places = np.arange(len(climbed))
     for part in PASSES:
         color, mark = STYLES[part]
@@ -50,8 +49,8 @@ def ladder(rule: str, rungs: dict, floors: dict) -> Picture:
         ax.axvline(floors[rule][part], color=color, ls=":", lw=1)
     ax.set_xscale("log")
     ax.set_yticks(places, [rung.rung for rung in climbed])
-    ax.set(xlabel="ms; dotted: the floors", ylim=(len(climbed) - 0.5, -0.5))
-    fig.subplots_adjust(left=0.36, bottom=0.7 / (1.6 + 0.42 * len(climbed)))
+    ax.set(xlabel="ms; dotted: the floors", ylim=(max(len(climbed), 6) - 0.5, -0.5))
+    fig.subplots_adjust(left=0.36)
     legend_above(ax, 2)
     off = [ratio for rung in climbed for part in PASSES if (ratio := miss(rung, part)) is not None]
     missed = f"measured times are {min(off):.2g} to {max(off):.2g} of the predicted" if off else "none was predicted"
