@@ -24,7 +24,6 @@ from ttt_teach.rules.linear import linear
 RESULTS = Path(__file__).parent / "results" / "rungs.json"
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "20-kernels-on-hopper.py"
 PASSES = ("forward", "both")
-ROUNDS, SCANS = 20, 3
 
 
 class Rung(NamedTuple):
@@ -85,25 +84,26 @@ def kernels(path: Path = NOTEBOOK) -> dict[str, Callable]:
     return defined["RUNGS"]
 
 
-def ladder() -> Iterator[str]:
-    """Medians of each form and each kernel, and how far its outputs are from those of the chunk form."""
-    args, _ = device.draw(device.CASES["linear"])
+def contestants() -> dict[str, Callable]:
+    """Linear attention's forms, the notebook's kernels and the package's: ``call(q, k, v, log_decay) -> (o, S)``."""
 
     def given(kernel, q, k, v, log_decay):
-        return kernel(q, k, v, tiles.sums(log_decay)), ()
+        return kernel(q, k, v, tiles.sums(log_decay))
 
-    calls = {form: partial(linear, form=form) for form in ("recurrent", "chunk")}
-    calls |= {name: partial(given, kernel) for name, kernel in kernels().items()}
-    calls["package"] = partial(linear, form="kernel")
+    forms = {form: partial(linear, form=form) for form in ("recurrent", "chunk")}
+    return forms | {n: partial(given, f) for n, f in kernels().items()} | {"package": partial(linear, form="kernel")}
+
+
+def ladder(calls: dict[str, Callable], args: dict) -> Iterator[str]:
+    """Medians of each, in turn, and how far its outputs are from those of the chunk form. The first is slow: a scan."""
     runs = {name: Jax(call).forward(args) for name, call in calls.items()}
-    outputs = {name: np.asarray(run()[0], np.float32) for name, run in runs.items()}
+    outputs = {name: np.asarray(run()[0]).astype(np.float32) for name, run in runs.items()}
     timed = {name: partial(clock.queued, run) for name, run in runs.items()}
-    scan = {"recurrent": timed.pop("recurrent")}
-    turns = clock.in_turn(scan, SCANS, device.TURN, device.MOST)
-    turns |= clock.in_turn(timed, ROUNDS, device.TURN, device.MOST)
-    wanted = outputs["chunk"]
+    slow = next(iter(timed))
+    turns = clock.in_turn({slow: timed.pop(slow)}, device.SCANS, device.TURN, device.MOST)
+    turns |= clock.in_turn(timed, device.ROUNDS, device.TURN, device.MOST)
     for name, some in turns.items():
-        error = np.linalg.norm(outputs[name] - wanted) / np.linalg.norm(wanted)
+        error = np.linalg.norm(outputs[name] - outputs["chunk"]) / np.linalg.norm(outputs["chunk"])
         low, ms, high = np.percentile([turn.ms for turn in some], [25, 50, 75])
         yield f"{name:12}{ms:9.4f} ms, quartiles {low:.4f} to {high:.4f}, off {error:.1e}"
 
@@ -111,7 +111,11 @@ def ladder() -> Iterator[str]:
 def main(arguments=None) -> None:
     parser = argparse.ArgumentParser(prog="python -m ttt_teach.bench.rungs", description=__doc__.splitlines()[0])
     parser.add_argument("--device", action="store_true", help="measure the rungs of notebook 20 on this GPU")
-    for line in ladder() if parser.parse_args(arguments).device else table(load()):
+    if parser.parse_args(arguments).device:
+        lines = ladder(contestants(), device.draw(device.CASES["linear"])[0])
+    else:
+        lines = table(load())
+    for line in lines:
         print(line, flush=True)
 
 
