@@ -155,7 +155,7 @@ claim(
 )
 
 # %% [markdown]
-# So the memory sets the pace: 0.095 ms for a layer's forward pass. (For Mesa the products of a single solver step are counted: how many it takes is up to the keys.) Only LaCT, whose matrices are wide, is bound by its products.
+# So for linear attention the memory sets the pace: 0.095 ms for a layer's forward pass. For the delta rule the two are nearly even. LaCT, whose matrices are wide, is bound by its products, and so is Mesa, even with the single solver step that is counted here (how many it takes is up to the keys).
 #
 # > **Takeaway.** Compute the floor first. It says what there is to win, and when to stop.
 #
@@ -864,15 +864,15 @@ print(
 # %% [markdown]
 # **Why.** Five kinds of mistake, and each has a rule that would have avoided it.
 #
-# 1. *A chain was counted as a sum.* Bytes and FLOPs are throughput. The sweep of OSDN moves little and multiplies little, but its 32 chunks wait for each other, on 192 blocks for 132 SMs: nothing is there to run while one waits. **Count the links of the longest chain and give each its latency**, 300 cycles for a product that somebody waits for, 2000 for a fetch.
+# 1. *A chain was counted as a sum.* Bytes and FLOPs are throughput. The sweep of OSDN moves little and multiplies little, but its 32 chunks wait for each other, on 192 blocks for 132 SMs: nothing is there to run while one waits. **Count the links of the longest chain and give each its latency**, about 300 cycles for a product that somebody waits for, 2000 for a fetch.
 # 2. *Registers were counted, not asked for.* Mesa's solver holds three tiles of 64 x 128 in float32, 192 registers of each thread's 255, and the rest did not fit: the compiler spilled it, 25 million accesses a launch. Twice the cure made it worse: to work on one thing while the tensor core multiplies another needs more registers still, and linear's kernel and Mesa's both became slower. **Ask the compiler (`ptxas -v`) before you ask the card.**
 # 3. *What stands between the kernels was not counted at all.* In LaCT's first rung the kernels took little more than half of the time; XLA's copies, concatenations and transposes the rest. In the delta rule one addition of two gradients took 0.07 ms, as long as a quarter of a kernel. **Read the whole timeline, not your own lines in it.**
-# 4. *Bytes were counted once that were moved twice.* The order of the grid (section 5): four kernels said "the first axis is the innermost" and put the halves there, and it is the last. Nsight Compute shows the bytes that DRAM really moved; **compare them with your count.**
+# 4. *Bytes were counted once that were moved twice.* The order of the grid (section 5): three kernels said "the first axis is the innermost" and put the halves there, and it is the last. Nsight Compute shows the bytes that DRAM really moved; **compare them with your count.**
 # 5. *The prediction was for another task.* Mesa's was made for six steps and a tolerance of 0.003, and measured at 0.001. **Write the arguments beside the number.**
 #
 # Something that no arithmetic would have told, and no test on a CPU: XLA on a GPU took $x - \text{float32}(\text{bfloat16}(x))$, the second part of a number, for zero (it may compute with more precision than was asked for), and Mesa's float16 kernel lost half of its digits there until the rounding was written as `lax.reduce_precision`.
 #
-# And one that has nothing to do with hardware: the first two rungs of linear attention's own kernel were measured, compared and thrown away without a line written down. They stand in the log as dashes.
+# And one that has nothing to do with hardware: what the first two rungs of linear attention's own kernel took, nobody wrote down. They stand in the log as dashes.
 
 # %% tags=["nbval-check-output"]
 first_kernels = [
