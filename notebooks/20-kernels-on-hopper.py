@@ -549,7 +549,7 @@ for rung in climbed["linear"]:
 # $$ \text{shared} = 2\,\bigl[\,n\,C\,(2D + 64) + C\max(C, 64) + 64D\,\bigr], \qquad
 #    \text{sums} = \frac{64D + \max(2C^2,\ 128\,C,\ 64D)}{2C} . \tag{E20.5} $$
 #
-# (Sums: $S$, and beside it the largest of what stands in registers at one time: scores and decays, both parts of $o$, or what is written to $S$. Addresses and vectors come on top; the picture adds 40.)
+# (Sums: $S$, and beside it the largest of what stands in registers at one time: scores and decays, both parts of $o$, or what is written to $S$. Addresses and vectors come on top; the picture adds 40, which is little.)
 # Drag both. At chunk 64 and width 128 two slots cost one of three blocks. At chunk 128 there is room for one block, whatever the slots, and the scores, of which the decays are a second copy, fill the registers.
 
 # %%
@@ -579,7 +579,17 @@ claim(
 )
 
 # %% [markdown]
-# Two slots or three blocks: both hide the wait for memory, one inside a block, one between blocks. Which is better was not clear beforehand: `second` has room for three blocks, `third` for two, and the ladder above says which won.
+# So much for counting. The compiler decides, and can be asked: `ptxas -v` needs no GPU either.
+
+# %%
+compiled = {"first": 191, "second": 252, "third": 248, "fourth": 248}  # ptxas for sm_90a, width 128, jax 0.11.2
+for name, registers in compiled.items():
+    w = hopper.walk(C, D, slots=1 if name in ("first", "second") else 2)
+    by_count, really = (hopper.blocks(w.shared, r, w.threads) for r in (w.sums + pictures.OTHERS, registers))
+    print(f"{name:6} {registers} registers a thread: {really} blocks an SM, by the count {by_count}")
+
+# %% [markdown]
+# It takes what it may have, 255, and keeps more than sums there: masks, decays, addresses. So there are two blocks an SM in every rung, and the second slots cost nothing after all: **three blocks were a prediction too.**
 # 384 blocks at two an SM are 264 places: the last 120 blocks run when the first are done, so the card is full for one round and less than half full for another.
 #
 # **Exercise 20.1 ★ How full.** Write `full(n, per_sm, sms)`: $n$ equal blocks run in rounds of `per_sm * sms` places, and a round takes as long however few blocks it has. Which share of all places is used?
@@ -954,7 +964,7 @@ explore(lambda rule: pictures.errors(rule, results), rule=with_errors, start={"r
 #
 # **Three questions for the group.**
 #
-# 1. Two slots or three blocks an SM: both hide the wait for memory. Which would you expect to win on a chip with twice the shared memory, and which with half the latency?
+# 1. Two slots or three blocks an SM: both hide the wait for memory, one inside a block, one between blocks. Which would you expect to win on a chip with twice the shared memory, and which with half the latency?
 # 2. Section 9 has five kinds of wrong prediction. Which of them would a measurement of the *scan* have shown already?
 # 3. The interpreter finds races and the compiler finds layouts. What is left that only the card can tell, and how would you test it in a project whose tests have no card?
 #
