@@ -50,6 +50,7 @@ from ttt_teach.solvers.precision import full_precision
 HALF = jnp.bfloat16  # of every factor: the exponents of float32, and a second number for the bits that a first leaves
 RANK = 32  # directions of H that the preconditioner knows
 FLOOR = 2.0**-6  # the least share of a residual that it leaves in one
+EVERY = 4  # chunks between two ends where the slope of all that is handed on is summed anew
 FADED = 2.0**-60  # less than this of H and H counts as this
 
 
@@ -80,9 +81,8 @@ def kernel(
     beta = tiles.vectors(beta)  # zeros at the end, which write nothing
     g = None if log_decay is None else tiles.sums(log_decay)
     zero = jnp.zeros((B, heads, D, D), jnp.float32)
-    S = jnp.concatenate([zero if G is None else G, zero if H is None else H], axis=-1)
-    o, S = _heads(q, k, v, beta, g, lam, S, solver)
-    return o[:, :T], S[..., :D], S[..., D:]
+    o, last = _heads(q, k, v, beta, g, lam, (zero if G is None else G, zero if H is None else H), solver)
+    return o[:, :T], *last
 
 
 def in_parts(x):
@@ -90,45 +90,51 @@ def in_parts(x):
     return x[None] if x.dtype == HALF else jnp.stack(split(x.astype(jnp.float32)))
 
 
+def of_parts(x, dtype):
+    """The opposite of ``in_parts``; from float16, P = 2 is rounded once more."""
+    return x[0] if len(x) == 1 or dtype == HALF else (x[0].astype(jnp.float32) + x[1].astype(jnp.float32)).astype(dtype)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(7,))
-def _heads(q, k, v, beta, g, lam, S, solver):
-    return _forward(q, k, v, beta, g, lam, S, solver)[0]
+def _heads(q, k, v, beta, g, lam, first, solver):
+    return _forward(q, k, v, beta, g, lam, first, solver)[0]
 
 
-def _forward(q, k, v, beta, g, lam, S, solver):
+def _forward(q, k, v, beta, g, lam, first, solver):
     q2, k2, v2 = (in_parts(x) for x in (q, k, v))
     signs = probes(k.shape[-1]) if isinstance(solver, PCG) else None
-    last, borders, *sketch = walk([(k2, v2, k2, (1.0, 1.0))], g, beta, S, parts=2, signs=signs)
-    near = each_chunk(nystrom)(sketch[0], signs, lam) if sketch else None
-    x = solve(q2, k2, borders, g, beta, lam, near, solver=solver)
-    o = read(x, k2, v2, borders, g, beta, place="o", dtype=v.dtype)
-    return (o, last), (k, v, beta, g, lam, borders, near, x)
+    *last, G, H, sketch = walk(k2, v2, None, g, beta, first, parts=2, signs=signs)
+    near = None if sketch is None else each_chunk(nystrom)(sketch, signs, lam)
+    x = solve(q2, k2, H, g, beta, lam, near, solver=solver)
+    o = of_parts(read(x, k2, v2, G, g, beta, parts=len(q2)), v.dtype)
+    return (o, last), (k, v, beta, g, lam, G, H, near, x)
 
 
 def _backward(solver, kept, slopes):
-    k, v, beta, g, lam, borders, near, x = kept
-    do, dlast = slopes
-    D, dtype = k.shape[-1], k.dtype
+    k, v, beta, g, lam, G, H, near, x = kept
+    do, (dG, dH) = slopes
     k, v, do = (in_parts(z) for z in (k, v, do))
-    P = len(k)
-    b = read(do, v, k, borders, g, beta, place="b")
-    u = solve(b, k, borders, g, beta, lam, near, solver=solver)
-    dG, dH = dlast[..., :D], dlast[..., D:]
-    dlast = jnp.concatenate([dG, dH + dH.mT], axis=-1)
-    x1, u1 = x[:P], u[:P]
-    dfirst, dborders = walk(
-        [(x1, do, u1, (1.0, -1.0)), (u1, x1, x1, (0.0, -1.0))], g, None, dlast, backward=True, parts=P
-    )
-    dv = read(k, x, do, dborders, g, beta, place="dv", dtype=dtype)
-    dk, dbeta, dlam, *decays = between(x1, u1, k, v, do, borders, dborders, g, beta, lam, dtype=dtype)
-    dg = None
-    if decays:
-        reads, whole = decays
-        dg = (reads - beta * dbeta).reshape(*beta.shape[:2], -1, SIDE)
-        dg = dg.at[..., -1].add(whole.reshape(dg.shape).sum(-1)).reshape(beta.shape)
-    dq = u[0] if P == 1 else (u[0].astype(jnp.float32) + u[1].astype(jnp.float32)).astype(dtype)
-    dfirst = jnp.concatenate([dfirst[..., :D], dfirst[..., D:] / 2], axis=-1)
-    return dq, dk, dv, dbeta, dg, dlam, dfirst
+    b = read(do, v, k, G, g, beta, parts=2, turned=True)
+    u = solve(b, k, H, g, beta, lam, near, solver=solver)
+    dG0, dH0, dG, dH, _ = walk(x, do, u, g, None, (dG, dH + dH.mT), parts=len(k))
+    dk, dv, dbeta, dlam, *decays = between(x, u, k, v, do, G, H, dG, dH, g, beta, lam)
+    dq, dk, dv = (of_parts(z, slopes[0].dtype) for z in (u, dk, dv))
+    dg = handed_on(beta, dbeta, *decays) if decays else None
+    return dq, dk, dv, dbeta, dg, dlam, (dG0, dH0 / 2)
+
+
+def handed_on(beta, dbeta, reads, whole):
+    """The slope of the decays' sums: each token's own, and at a chunk's end what it hands on.
+
+    The latter is whole where ``between`` has found it; the chunks up to there differ by their tokens' sums.
+    """
+    dg = reads - beta * dbeta
+    by_chunk = dg.reshape(*dg.shape[:2], -1, SIDE)
+    more = -by_chunk.shape[2] % EVERY
+    later = jnp.pad(by_chunk[:, :, 1:].sum(-1), [(0, 0), (0, 0), (more, 1)])
+    later = later.reshape(*dg.shape[:2], -1, EVERY).at[..., -1].set(whole[:, :, EVERY - 1 - more :: EVERY].sum(-1))
+    later = jnp.flip(jnp.cumsum(jnp.flip(later, -1), -1), -1).reshape(*dg.shape[:2], -1)[..., more:]
+    return by_chunk.at[..., -1].add(later).reshape(dg.shape)
 
 
 _heads.defvjp(_forward, _backward)
@@ -169,133 +175,150 @@ def nystrom(Y, signs, lam):
     return jnp.pad((1 - FLOOR) ** 0.5 * U, [(0, SIDE - RANK), (0, 0)]).astype(HALF), e
 
 
-def walk(terms, g, beta, start, *, backward=False, parts, signs=None):
-    """The last S, S at each chunk's start (backward: its end) as ``parts`` numbers and, given signs, H signs' there.
+def walk(a, c, d, g, beta, first, *, parts, signs=None):
+    """The last G and H, both at each chunk's start as ``parts`` numbers and, given signs, H signs' there (or None).
 
-    S <- exp(G_C) S + sum_t w_t a_t c_t' for S = [G | H], 2 D columns; a block has 64 of them, in registers from the
-    first chunk to the last. w_t = beta_t exp(G_C - G_t), or exp(G_t) backwards. terms: a, the c of G, that of H, and
-    their factors. In shared memory (D = 128, one part): forward two slots of a and c, 48 KB, c's low part 8, S 32:
-    88 KB, two blocks an SM; backward, with two terms, 128 KB.
+    G <- exp(G_C) G + sum_t w_t a_t c_t',  H <- exp(G_C) H + sum_t w_t a_t a_t',  w_t = beta_t exp(G_C - G_t)
+
+    and, given d, from the last chunk to the first, leaving both at each chunk's end, with -(a_t d_t' + d_t a_t') for
+    a_t a_t' and w_t = exp(G_t). Of H the blocks on and under the diagonal are kept. A block has 64 columns of G or H,
+    in registers from the first chunk to the last. In shared memory (D = 128, bfloat16): two slots of a and c, 48 KB,
+    the weighed c 16, S 32: 96 KB, two blocks an SM; with d as much: its slots are 64, but there are no low parts.
     """
-    a0 = terms[0][0]
-    P, B, T, H, D = a0.shape
-    N, halves, J = tiles.chunks(T), D // SIDE, len(terms)
-    decays = g is not None
-    flat = [x for a, cG, cH, _ in terms for x in (a, cG, cH)]
+    _, B, T, H, D = a.shape
+    P, N, halves, decays, backward = len(c), tiles.chunks(T), D // SIDE, g is not None, d is not None
+    terms = 2 if backward else 1
 
-    def body(*refs, a_s, c_s, low_s, S_s, g_s, w_s, arrived, signs_s=None, ready=None):
+    def body(*refs, a_s, c_s, w_s, S_s, g_s, beta_s, of_G, of_H, signs_s=None, ready=None):
         refs = iter(refs)
-        sources = [tuple(next(refs) for _ in range(3)) for _ in terms]
+        a_g, c_g = next(refs), next(refs)
+        d_g = next(refs) if backward else None
         g_g = next(refs) if decays else None
-        w_g = None if backward else next(refs)
-        start_g = next(refs)
+        beta_g = None if backward else next(refs)
+        first_G, first_H = next(refs), next(refs)
         signs_g = None if signs is None else next(refs)
-        last_g, S_g = next(refs), next(refs)
+        last_G, last_H, G_g, H_g = (next(refs) for _ in range(4))
         sketch_g = None if signs is None else next(refs)
         bi, h, column = lax.axis_index("b"), lax.axis_index("h"), lax.axis_index("column")
-        mine = pl.ds(column * SIDE, SIDE)
-        of_G = column < halves
-        half = pl.ds(jnp.where(of_G, column, column - halves) * SIDE, SIDE)
 
-        def place(n):
-            return N - 1 - n if backward else n
+        def along(here, arrived, first_g, last_g):
+            """One column block from the first chunk to the last, of G or (here) of H."""
+            half = column - halves * here
+            mine = pl.ds(half * SIDE, SIDE)
+            rows = [pl.ds(r * SIDE, SIDE) for r in range(halves)]
 
-        def fetch(n):
-            slot, tokens = n & 1, pl.ds(place(n) * SIDE, SIDE)
-            there = arrived.at[slot]
-            for j, (a, cG, cH) in enumerate(sources):
+            def place(n):
+                return N - 1 - n if backward else n
+
+            def fetch(n):
+                slot, tokens = n & 1, pl.ds(place(n) * SIDE, SIDE)
+                there = arrived.at[slot]
                 for i in range(P):
-                    plgpu.copy_gmem_to_smem(a.at[i, bi, tokens, h], a_s.at[slot, j, i], there)
-                    for here, c in ((of_G, cG), (~of_G, cH)):
-                        pl.when(here)(
-                            lambda c=c, j=j, i=i: plgpu.copy_gmem_to_smem(
-                                c.at[i, bi, tokens, h, half], c_s.at[slot, j, i], there
-                            )
+                    plgpu.copy_gmem_to_smem(a_g.at[i, bi, tokens, h], a_s.at[slot, i], there)
+                    if backward:
+                        plgpu.copy_gmem_to_smem((d_g if here else c_g).at[i, bi, tokens, h], c_s.at[slot, i], there)
+                    elif not here:
+                        plgpu.copy_gmem_to_smem(c_g.at[i, bi, tokens, h, mine], c_s.at[slot, i], there)
+                if decays:
+                    plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g_s.at[slot], there)
+                if not backward:
+                    plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s.at[slot], there)
+
+            def store_state(S):
+                for r, S_r in zip(rows, S, strict=True):
+                    for i, part in enumerate(split(S_r)[:parts]):
+                        S_s[i, r] = part
+                plgpu.commit_smem()
+
+            def keep(n):
+                for i in range(parts):
+                    if not here:
+                        plgpu.copy_smem_to_gmem(S_s.at[i], G_g.at[bi, h, n, i, :, mine])
+                        continue
+                    for r, there in enumerate(rows):
+                        block_g = H_g.at[bi, h, n, i, r * (r + 1) // 2 + half]
+                        pl.when(half <= r)(
+                            lambda i=i, there=there, block_g=block_g: plgpu.copy_smem_to_gmem(S_s.at[i, there], block_g)
                         )
-            if decays:
-                plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g_s.at[slot], there)
-            if not backward:
-                plgpu.copy_gmem_to_smem(w_g.at[bi, h, tokens], w_s.at[slot], there)
 
-        def store_state(S):
-            for r, S_r in enumerate(S):
-                for i, part in enumerate(split(S_r)[:parts]):
-                    S_s[i, pl.ds(r * SIDE, SIDE)] = part
-            plgpu.commit_smem()
+            def sketch(n):
+                (y,) = products([(transposed(S_s.at[i]), transposed(signs_s)) for i in range(parts)])
+                sketch_g[bi, h, n, mine] = y
 
-        def sketch(n):
-            (y,) = products([(transposed(S_s.at[i]), transposed(signs_s)) for i in range(parts)])
-            sketch_g[bi, h, n, half] = y
+            def added(slot):
+                """(factor by rows, where the one by columns is, its sign)"""
+                a, c = parts_of(a_s.at[slot], P), parts_of(c_s.at[slot], P)
+                if here and backward:
+                    return [(a, [x.at[:, mine] for x in c], -1.0), (c, [x.at[:, mine] for x in a], -1.0)]
+                return [(a, [x.at[:, mine] for x in (a if here else c)] if here or backward else c, 1.0)]
 
-        def chunk(n, S):
-            slot = n & 1
-            pl.when(n + 1 < N)(lambda: fetch(n + 1))
-            for i in range(parts):
-                plgpu.copy_smem_to_gmem(S_s.at[i], S_g.at[i, bi, h, place(n), :, mine])
-            plgpu.barrier_wait(arrived.at[slot])
-            if signs is not None:
-                pl.when(~of_G)(lambda: sketch(n))
-            weight, fade = None, 1.0
-            if decays:
-                row, end = plgpu.load(g_s.at[slot], layout=tiles.PER_ROW), g_s[slot, SIDE - 1]
-                weight, fade = jnp.exp(row if backward else end - row), jnp.exp(end)
-            if not backward:
-                kept = plgpu.load(w_s.at[slot], layout=tiles.PER_ROW)
-                weight = kept if weight is None else kept * weight
-            for j, (*_, sign) in enumerate(terms):
-                c = sum(tiles.read(c_s.at[slot, j, i]) for i in range(P))
-                c = c * jnp.where(of_G, *sign)
-                c = c if weight is None else c * by_row(weight)
-                c_s[slot, j, 0], low_s[j] = split(c)
-            plgpu.commit_smem()
-            written = products(
-                *(
-                    [
-                        (transposed(block(a_s.at[slot, j, i], r)), c)
-                        for j in range(J)
-                        for i, c in [(0, c_s.at[slot, j, 0]), (0, low_s.at[j]), (1, c_s.at[slot, j, 0])][: P + 1]
-                    ]
-                    for r in range(halves)
-                )
-            )
-            S = tuple(fade * S_r + more for S_r, more in zip(S, written, strict=True))
-            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+            def chunk(n, S):
+                slot = n & 1
+                pl.when(n + 1 < N)(lambda: fetch(n + 1))
+                keep(place(n))
+                plgpu.barrier_wait(arrived.at[slot])
+                if here and signs is not None:
+                    sketch(n)
+                weight, fade = None, 1.0
+                if decays:
+                    row, end = plgpu.load(g_s.at[slot], layout=tiles.PER_ROW), g_s[slot, SIDE - 1]
+                    weight, fade = jnp.exp(row if backward else end - row), jnp.exp(end)
+                if not backward:
+                    beta = plgpu.load(beta_s.at[slot], layout=tiles.PER_ROW)
+                    weight = beta if weight is None else beta * weight
+                sums = [[] for _ in rows]
+                for j, (left, right, sign) in enumerate(added(slot)):
+                    right = sign * sum(tiles.read(x) for x in right)
+                    for i, part in enumerate(split(right if weight is None else right * by_row(weight))[:parts]):
+                        w_s[j, i] = part
+                    for r in range(halves):
+                        sums[r] += pairs([transposed(block(x, r)) for x in left], parts_of(w_s.at[j], parts))
+                plgpu.commit_smem()
+                S = tuple(fade * S_r + more for S_r, more in zip(S, products(*sums), strict=True))
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                store_state(S)
+                return S
+
+            fetch(jnp.zeros((), jnp.int32))
+            S = tuple(plgpu.load(first_g.at[bi, h, r, mine], layout=tiles.WGMMA, optimized=False) for r in rows)
             store_state(S)
-            return S
+            S = tiles.steps(N, chunk, S)
+            for r, S_r in zip(rows, S, strict=True):
+                last_g[bi, h, r, mine] = S_r
+            plgpu.wait_smem_to_gmem(0)
 
-        fetch(jnp.zeros((), jnp.int32))
         if signs is not None:
             plgpu.copy_gmem_to_smem(signs_g, signs_s, ready)
             plgpu.barrier_wait(ready)
-        rows = [pl.ds(r * SIDE, SIDE) for r in range(halves)]
-        S = tuple(plgpu.load(start_g.at[bi, h, r, mine], layout=tiles.WGMMA, optimized=False) for r in rows)
-        store_state(S)
-        S = tiles.steps(N, chunk, S)
-        for r, S_r in zip(rows, S, strict=True):
-            last_g[bi, h, r, mine] = S_r
-        plgpu.wait_smem_to_gmem(0)
+        pl.when(column < halves)(lambda: along(False, of_G, first_G, last_G))
+        pl.when(column >= halves)(lambda: along(True, of_H, first_H, last_H))
 
-    copies = 2 * P * J + decays + (not backward)
-    return tiles.kernel(
+    vectors = decays + (not backward)
+    state = jax.ShapeDtypeStruct((B, H, D, D), jnp.float32)
+    last_G, last_H, G, H, *sketch = tiles.kernel(
         body,
         out_type=[
-            jax.ShapeDtypeStruct((B, H, D, 2 * D), jnp.float32),
-            jax.ShapeDtypeStruct((parts, B, H, N, D, 2 * D), HALF),
+            state,
+            state,
+            jax.ShapeDtypeStruct((B, H, N, parts, D, D), HALF),
+            jax.ShapeDtypeStruct((B, H, N, parts, len(lower(halves)), SIDE, SIDE), HALF),
         ]
         + ([] if signs is None else [jax.ShapeDtypeStruct((B, H, N, D, RANK), jnp.float32)]),
-        grid=(2 * halves, H, B),
-        grid_names=("column", "h", "b"),
+        grid=(B, H, 2 * halves),  # the last is the innermost: blocks that share a run side by side
+        grid_names=("b", "h", "column"),
         scratch_types={
-            "a_s": tiles.factor(2, J, P, SIDE, D, dtype=HALF),
-            "c_s": tiles.factor(2, J, P, SIDE, SIDE, dtype=HALF),
-            "low_s": tiles.factor(J, SIDE, SIDE, dtype=HALF),
+            "a_s": tiles.factor(2, P, SIDE, D, dtype=HALF),
+            "c_s": tiles.factor(2, P, SIDE, D if backward else SIDE, dtype=HALF),
+            "w_s": tiles.factor(terms, parts, SIDE, SIDE, dtype=HALF),
             "S_s": tiles.factor(parts, D, SIDE, dtype=HALF),
             "g_s": plgpu.SMEM((2, SIDE), jnp.float32),
-            "w_s": plgpu.SMEM((2, SIDE), jnp.float32),
-            "arrived": plgpu.Barrier(num_arrivals=copies, num_barriers=2),
+            "beta_s": plgpu.SMEM((2, SIDE), jnp.float32),
+            "of_G": plgpu.Barrier(num_arrivals=2 * P + vectors, num_barriers=2),
+            "of_H": plgpu.Barrier(num_arrivals=terms * P + vectors, num_barriers=2),
         }
         | ({} if signs is None else {"signs_s": tiles.factor(RANK, D, dtype=HALF), "ready": plgpu.Barrier()}),
-    )(*flat, *(z for z in (g, None if backward else beta, start, signs) if z is not None))
+    )(*(z for z in (a, c, d, g, None if backward else beta, *first, signs) if z is not None))
+    return last_G, last_H, G, H, sketch[0] if sketch else None
 
 
 def split(x):
@@ -304,7 +327,7 @@ def split(x):
     return high, (x - high.astype(jnp.float32)).astype(HALF)
 
 
-def solve(b, k, S, g, beta, lam, near, *, solver):
+def solve(b, k, H2, g, beta, lam, near, *, solver):
     """x with A_t x_t = b_t as two 16-bit numbers, the 64 tokens of a chunk at once: a block per chunk and head.
 
     CG (solvers/cg.py), until every token of the chunk is done, on A_t / zeta_t = H + sum_i (zeta_ti / zeta_t) beta_i
@@ -317,13 +340,13 @@ def solve(b, k, S, g, beta, lam, near, *, solver):
     P, B, T, H, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
     Q, (U, easy) = len(b), near or (None, None)
-    lower = [(r, c) for r in range(halves) for c in range(r + 1)]
+    under = lower(halves)
     cap = 10 * D if solver.max_steps is None else solver.max_steps
     least = max(solver.tol, float(jnp.finfo(jnp.float32).eps) ** 2) ** 2
 
     def body(*refs, k_s, p_s, s_s, H_s, zeta_s, g_s, g2_s, beta_s, lam_s, arrived, U_s=None, easy_s=None):
         refs = iter(refs)
-        b_g, k_g, S_g = next(refs), next(refs), next(refs)
+        b_g, k_g, H_g = next(refs), next(refs), next(refs)
         g_g = next(refs) if decays else None
         beta_g, lam_g = next(refs), next(refs)
         U_g, easy_g = (next(refs), next(refs)) if near else (None, None)
@@ -339,9 +362,8 @@ def solve(b, k, S, g, beta, lam, near, *, solver):
         for i in range(P):
             plgpu.copy_gmem_to_smem(k_g.at[i, bi, tokens, h], k_s.at[i], arrived)
         for i in range(2):
-            for j, (r, c) in enumerate(lower):
-                there = pl.ds(D + c * SIDE, SIDE)
-                plgpu.copy_gmem_to_smem(S_g.at[i, bi, h, n, columns[r], there], H_s.at[i, j], arrived)
+            for j in range(len(under)):
+                plgpu.copy_gmem_to_smem(H_g.at[bi, h, n, i, j], H_s.at[i, j], arrived)
         if decays:
             plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g_s, arrived)
             plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g2_s, arrived)
@@ -355,7 +377,7 @@ def solve(b, k, S, g, beta, lam, near, *, solver):
         def hessian(i, r, c):
             if r < c:
                 return transposed(hessian(i, c, r))
-            return H_s.at[i, lower.index((r, c))]
+            return H_s.at[i, under.index((r, c))]
 
         mask = tiles.causal("rows")
         if decays:
@@ -445,7 +467,7 @@ def solve(b, k, S, g, beta, lam, near, *, solver):
         plgpu.wait_smem_to_gmem(0)
 
     vector = plgpu.SMEM((SIDE,), jnp.float32)
-    copies = 1 + (Q == 2) * halves + P + 2 * len(lower) + 2 * decays + 2 + 2 * bool(near)
+    copies = 1 + (Q == 2) * halves + P + 2 * len(under) + 2 * decays + 2 + 2 * bool(near)
     return tiles.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((2, B, T, H, D), HALF),
@@ -455,7 +477,7 @@ def solve(b, k, S, g, beta, lam, near, *, solver):
             "k_s": tiles.factor(P, SIDE, D, dtype=HALF),
             "p_s": tiles.factor(SIDE, D, dtype=HALF),
             "s_s": tiles.factor(2, SIDE, SIDE, dtype=HALF),
-            "H_s": tiles.factor(2, len(lower), SIDE, SIDE, dtype=HALF),
+            "H_s": tiles.factor(2, len(under), SIDE, SIDE, dtype=HALF),
             "zeta_s": tiles.factor(SIDE, SIDE, dtype=jnp.float16),
             "g_s": vector,
             "g2_s": vector,
@@ -464,222 +486,237 @@ def solve(b, k, S, g, beta, lam, near, *, solver):
             "arrived": plgpu.Barrier(num_arrivals=copies),
         }
         | ({"U_s": tiles.factor(SIDE, D, dtype=HALF), "easy_s": plgpu.SMEM((D,), jnp.float32)} if near else {}),
-    )(*(z for z in (b, k, S, g, beta, lam, U, easy) if z is not None))
+    )(*(z for z in (b, k, H2, g, beta, lam, U, easy) if z is not None))
 
 
-def read(a, b, c, S, g, beta, *, place, dtype=None):
-    """out_t = zeta_t a_t M + sum_{i <= t} zeta_ti beta_i (a_t . b_i) c_i for 64 columns of out: linear attention.
+def read(a, b, c, G, g, beta, *, parts, turned=False):
+    """out_t = zeta_t G'a_t + sum_{i <= t} zeta_ti beta_i (a_t . b_i) c_i (turned: G), as ``parts`` 16-bit numbers.
 
-    place "o": M is G; "b": M is G', and out is two 16-bit numbers; "dv": M is dG at the chunk's end, which t reaches
-    by zeta_Ct, i >= t, and beta_t takes the place of beta_i. In shared memory (D = 128): 112 KB at most in bfloat16.
+    A block per head and chunk. In shared memory (D = 128, bfloat16; a or out are two numbers): a, b, c 64 KB or 48, G's
+    part for 64 columns of out 32, the scores and then out 16 or 32: 112 KB, two blocks an SM. The rest of G takes the
+    place of the first part while the scores are weighed.
     """
     _, B, T, H, D = a.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
-    A, P, C, M = len(a), len(b), len(c), len(S)
-    later, turned = place == "dv", place == "b"
+    A, P = len(a), len(b)
 
-    def body(*refs, a_s, b_s, c_s, M_s, s_s, o_s, g_s, g2_s, beta_s, arrived):
+    def body(*refs, a_s, b_s, c_s, G_s, s_s, arrived, rest):
         refs = iter(refs)
-        a_g, b_g, c_g, S_g = (next(refs) for _ in range(4))
-        g_g = next(refs) if decays else None
+        a_g, b_g, c_g, G_g = (next(refs) for _ in range(4))
+        g_g, g2_g = (next(refs), next(refs)) if decays else (None, None)  # by row and by column: two layouts, two refs
         beta_g, o_g = next(refs), next(refs)
-        half, n, h, bi = (lax.axis_index(name) for name in ("half", "n", "h", "b"))
-        tokens, mine = pl.ds(n * SIDE, SIDE), pl.ds(half * SIDE, SIDE)
+        bi, h, n = (lax.axis_index(name) for name in ("b", "h", "n"))
+        tokens = pl.ds(n * SIDE, SIDE)
 
-        for i in range(A):
-            plgpu.copy_gmem_to_smem(a_g.at[i, bi, tokens, h], a_s.at[i], arrived)
-        for i in range(P):
-            plgpu.copy_gmem_to_smem(b_g.at[i, bi, tokens, h], b_s.at[i], arrived)
-        for i in range(C):
-            plgpu.copy_gmem_to_smem(c_g.at[i, bi, tokens, h, mine], c_s.at[i], arrived)
-        for i in range(M):
-            G = S_g.at[i, bi, h, n]
-            plgpu.copy_gmem_to_smem(G.at[mine, pl.ds(0, D)] if turned else G.at[:, mine], M_s.at[i], arrived)
+        def fetch(half, there):
+            mine = pl.ds(half * SIDE, SIDE)
+            for i in range(2):
+                G = G_g.at[bi, h, n, i]
+                plgpu.copy_gmem_to_smem(G.at[mine] if turned else G.at[:, mine], G_s.at[i], there)
+
+        for x_g, x_s in ((a_g, a_s), (b_g, b_s), (c_g, c_s)):
+            for i in range(x_s.shape[0]):
+                plgpu.copy_gmem_to_smem(x_g.at[i, bi, tokens, h], x_s.at[i], arrived)
+        fetch(0, arrived)
+        beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_COLUMN)
         if decays:
-            plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g_s, arrived)
-            plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g2_s, arrived)
-        plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s, arrived)
+            row = tiles.vector(g_g.at[bi, h, tokens], tiles.PER_ROW)
+            column = tiles.vector(g2_g.at[bi, h, tokens], tiles.PER_COLUMN)
         plgpu.barrier_wait(arrived)
 
-        a, b, c = parts(a_s), parts(b_s), parts(c_s)
-        state = [transposed(x) if turned else x for x in parts(M_s)]
-        scores, o = products(pairs(a, [transposed(x) for x in b]), pairs(a, state))
-        mask = tiles.causal("columns" if later else "rows")
+        a, b, c, G = parts_of(a_s, A), parts_of(b_s, P), parts_of(c_s, P), parts_of(G_s, 2)
+        G = [transposed(x) if turned else x for x in G]
+        scores, *found = products(pairs(a, turn(b)), pairs(a, G))
+        if halves == 2:
+            plgpu.commit_smem()  # all threads are done with the first half of G, whose place the second takes
+            fetch(1, rest)
+        mask = tiles.causal("rows")
         if decays:
-            row = plgpu.load(g_s, layout=tiles.PER_ROW)
-            column = plgpu.load(g2_s, layout=tiles.PER_COLUMN)
-            away = by_column(column) - by_row(row) if later else by_row(row) - by_column(column)
-            zeta = jnp.exp(jnp.where(mask, away, -jnp.inf))
+            zeta = jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf))
             scores = jnp.where(zeta == 0, 0.0, scores * zeta)
-            o = o * by_row(jnp.exp(g_s[SIDE - 1] - row if later else row))
         else:
             scores = jnp.where(mask, scores, 0.0)
-        if not later:
-            scores = scores * by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN))
-        s_s[0], s_s[1] = split(scores)
+        s_s[0], s_s[1] = split(scores * by_column(beta))
         plgpu.commit_smem()
-        (inside,) = products(pairs(parts(s_s), c))
-        o = o + inside
-        if later:
-            o = o * by_row(plgpu.load(beta_s, layout=tiles.PER_ROW))
-        if dtype is None:
-            o_s[0], o_s[1] = split(o)
-        else:
-            o_s[0] = o.astype(dtype)
+        inside = products(*(pairs(parts_of(s_s, 2), [block(x, j) for x in c]) for j in range(halves)))
+        if halves == 2:
+            plgpu.barrier_wait(rest)
+            found += products(pairs(a, G))
+        plgpu.commit_smem()  # all threads are done with the scores, whose place out takes
+        for j in range(halves):
+            o = inside[j] + (found[j] * by_row(jnp.exp(row)) if decays else found[j])
+            for i, part in enumerate(split(o)[:parts]):
+                s_s[parts * j + i] = part
         plgpu.commit_smem()
-        if dtype is None:
-            for i in range(2):
-                plgpu.copy_smem_to_gmem(o_s.at[i], o_g.at[i, bi, tokens, h, mine])
-        else:
-            plgpu.copy_smem_to_gmem(o_s.at[0], o_g.at[bi, tokens, h, mine])
+        for j in range(halves):
+            for i in range(parts):
+                there = o_g.at[i, bi, tokens, h, pl.ds(j * SIDE, SIDE)]
+                plgpu.copy_smem_to_gmem(s_s.at[parts * j + i], there)
         plgpu.wait_smem_to_gmem(0)
 
-    vector = plgpu.SMEM((SIDE,), jnp.float32)
-    shape = (B, T, H, D)
     return tiles.kernel(
         body,
-        out_type=jax.ShapeDtypeStruct((2, *shape), HALF) if dtype is None else jax.ShapeDtypeStruct(shape, dtype),
-        grid=(halves, N, H, B),
-        grid_names=("half", "n", "h", "b"),
+        out_type=jax.ShapeDtypeStruct((parts, B, T, H, D), HALF),
+        grid=(B, H, N),
+        grid_names=("b", "h", "n"),
         scratch_types={
             "a_s": tiles.factor(A, SIDE, D, dtype=HALF),
             "b_s": tiles.factor(P, SIDE, D, dtype=HALF),
-            "c_s": tiles.factor(C, SIDE, SIDE, dtype=HALF),
-            "M_s": tiles.factor(M, *((SIDE, D) if turned else (D, SIDE)), dtype=HALF),
-            "s_s": tiles.factor(2, SIDE, SIDE, dtype=HALF),
-            "o_s": tiles.factor(2 if dtype is None else 1, SIDE, SIDE, dtype=dtype or HALF),
-            "g_s": vector,
-            "g2_s": vector,
-            "beta_s": vector,
-            "arrived": plgpu.Barrier(num_arrivals=A + P + C + M + 2 * decays + 1),
+            "c_s": tiles.factor(P, SIDE, D, dtype=HALF),
+            "G_s": tiles.factor(2, *((SIDE, D) if turned else (D, SIDE)), dtype=HALF),
+            "s_s": tiles.factor(max(2, parts * halves), SIDE, SIDE, dtype=HALF),
+            "arrived": plgpu.Barrier(num_arrivals=A + 2 * P + 2),
+            "rest": plgpu.Barrier(num_arrivals=2),
         },
-    )(*(z for z in (a, b, c, S, g, beta) if z is not None))
+    )(*(z for z in (a, b, c, G, g, g, beta) if z is not None))
 
 
-def between(x, u, k, v, do, S, dS, g, beta, lam, *, dtype):
-    """dk, dbeta, dlam and, if there are decays, by token u'diag(lam) x and what the chunk hands on (any token's place).
+def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
+    """dk, dv, dbeta, dlam and, if there are decays, by token u'diag(lam) x and at each EVERY-th end what is handed on.
 
-    A block per head, chunk and 64 channels; rows are the tokens that write. In shared memory (D = 128): x, u, k, v, do,
-    dG, dH 16 KB each; the scores take the place of do: 120 KB with the result (float16: twice that).
+    A block per head and chunk; rows are the tokens that write. In shared memory (D = 128, bfloat16): x, u, do, k and v
+    16 KB each, three tiles of scores 24: 104 KB, two blocks an SM. dG then takes the place of x and u, dH (its blocks
+    on and under the diagonal) that of the scores, dk and dv in the end that of k and v. float16: twice that.
     """
-    P, B, T, H, D = k.shape
+    P, B, T, heads, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
-    room = max(halves, 2)  # for do, and then for two tiles of scores
+    under = lower(halves)
 
-    def body(*refs, x_s, u_s, k_s, v_s, do_s, dG_s, dH_s, out_s, g_s, g2_s, beta_s, lam_s, sum_s, arrived):
+    def body(*refs, reads_s, writes_s, s_s, arrived, states):
         refs = iter(refs)
-        x_g, u_g, k_g, v_g, do_g, S_g, dS_g = (next(refs) for _ in range(7))
-        g_g = next(refs) if decays else None
-        beta_g, lam_g, dk_g, dbeta_g, dlam_g = (next(refs) for _ in range(5))
-        reads_g, whole_g = (next(refs), next(refs)) if decays else (None, None)
-        half, n, h, bi = (lax.axis_index(name) for name in ("half", "n", "h", "b"))
-        tokens, mine = pl.ds(n * SIDE, SIDE), pl.ds(half * SIDE, SIDE)
-        of_H = pl.ds(D + half * SIDE, SIDE)
+        x_g, u_g, k_g, v_g, do_g = (next(refs) for _ in range(5))
+        G_g, H_g = (next(refs), next(refs)) if decays else (None, None)
+        dG_g, dH_g = next(refs), next(refs)
+        g_g, g2_g = (next(refs), next(refs)) if decays else (None, None)  # by row and by column: two layouts, two refs
+        beta_g, lam_g, dk_g, dv_g, dbeta_g, dlam_g = (next(refs) for _ in range(6))
+        xu_g, whole_g = (next(refs), next(refs)) if decays else (None, None)
+        bi, h, n = (lax.axis_index(name) for name in ("b", "h", "n"))
+        tokens, columns = pl.ds(n * SIDE, SIDE), [pl.ds(c * SIDE, SIDE) for c in range(halves)]
 
         for i in range(P):
-            for z_g, z_s in ((x_g, x_s), (u_g, u_s), (k_g, k_s), (v_g, v_s)):
+            for z_g, z_s in zip(
+                (x_g, u_g, do_g, k_g, v_g), (*parts_of(reads_s, 3), *parts_of(writes_s, 2)), strict=True
+            ):
                 plgpu.copy_gmem_to_smem(z_g.at[i, bi, tokens, h], z_s.at[i], arrived)
-            for j in range(halves):
-                there = pl.ds(j * SIDE, SIDE)
-                plgpu.copy_gmem_to_smem(do_g.at[i, bi, tokens, h, there], do_s.at[i, j], arrived)
-            plgpu.copy_gmem_to_smem(dS_g.at[i, bi, h, n, mine, pl.ds(0, D)], dG_s.at[i], arrived)
-            plgpu.copy_gmem_to_smem(dS_g.at[i, bi, h, n, :, of_H], dH_s.at[i], arrived)
+        beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_ROW)
         if decays:
-            plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g_s, arrived)
-            plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g2_s, arrived)
-        plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s, arrived)
-        plgpu.copy_gmem_to_smem(lam_g.at[h, mine], lam_s, arrived)
+            row = tiles.vector(g_g.at[bi, h, tokens], tiles.PER_ROW)
+            column = tiles.vector(g2_g.at[bi, h, tokens], tiles.PER_COLUMN)
+            end = g_g[bi, h, n * SIDE + SIDE - 1]
         plgpu.barrier_wait(arrived)
 
-        x, u, k, v, dG, dH = (parts(z) for z in (x_s, u_s, k_s, v_s, dG_s, dH_s))
-        read_out = [
-            pair
-            for j in range(halves)
-            for pair in pairs([block(z, j) for z in v], [transposed(do_s.at[i, j]) for i in range(P)])
-        ]
-        kx, ku, vdo = products(pairs(k, turn(x)), pairs(k, turn(u)), read_out)  # row: the token that wrote
-        mask = tiles.causal("columns")
-        if decays:
-            row = plgpu.load(g_s, layout=tiles.PER_ROW)
-            column = plgpu.load(g2_s, layout=tiles.PER_COLUMN)
-            zeta = jnp.exp(jnp.where(mask, by_column(column) - by_row(row), -jnp.inf))
-            to_x = jnp.where(zeta == 0, 0.0, (vdo - ku) * zeta)
-            to_u = jnp.where(zeta == 0, 0.0, -kx * zeta)
-        else:
-            to_x, to_u = jnp.where(mask, vdo - ku, 0.0), jnp.where(mask, -kx, 0.0)
-        dbeta = jnp.sum(kx * to_x, axis=1) / halves
-        plgpu.commit_smem()  # all threads are done with do, whose place the scores take
-        for z, j in ((to_x, 0), (to_u, 1)):
-            for i, part in enumerate(split(z)[:P]):
-                do_s[i, j] = part
-        plgpu.commit_smem()
-        mine_of = [z.at[:, mine] for z in x], [z.at[:, mine] for z in u]
-        scores = [[do_s.at[i, j] for i in range(P)] for j in range(2)]
-        dk, from_G, from_H = products(
-            pairs(scores[0], mine_of[0]) + pairs(scores[1], mine_of[1]), pairs(v, turn(dG)), pairs(k, dH)
+        x, u, do, k, v = (
+            *(parts_of(reads_s.at[j], P) for j in range(3)),
+            *(parts_of(writes_s.at[j], P) for j in range(2)),
         )
-        k_mine = sum(tiles.read(z.at[:, mine]) for z in k)
-        left = by_row(jnp.exp(g_s[SIDE - 1] - row)) if decays else 1.0
-        from_G, from_H = left * from_G, left * from_H
-        handed_on = jnp.sum(k_mine * (from_G + 0.5 * from_H), axis=1)
-        beta = plgpu.load(beta_s, layout=tiles.PER_ROW)
-        dk = by_row(beta) * (dk + from_G + from_H)
-        xu = sum(tiles.read(z) for z in mine_of[0]) * sum(tiles.read(z) for z in mine_of[1])
-        sum_s[0] = dbeta + handed_on
-        sum_s[1] = -jnp.sum(xu, axis=0)
+        kx, ku, vdo = products(pairs(k, turn(x)), pairs(k, turn(u)), pairs(v, turn(do)))  # row: the token that wrote
+        rest, mask = vdo - ku, tiles.causal("columns")
         if decays:
-            sum_s[2] = jnp.sum(xu * by_column(plgpu.load(lam_s, layout=tiles.PER_COLUMN)), axis=1)
-            handed_on = beta * handed_on
-            fade = jnp.exp(g_s[SIDE - 1])
-            for j in range(halves):
-                there = pl.ds(j * SIDE, SIDE)
-                G = plgpu.load(S_g.at[0, bi, h, n, mine, there], layout=tiles.WGMMA, optimized=False)
-                H = plgpu.load(S_g.at[0, bi, h, n, there, of_H], layout=tiles.WGMMA, optimized=False)
-                both = G.astype(jnp.float32) * sum(tiles.read(z.at[:, there]) for z in dG)
-                both = both + 0.5 * H.astype(jnp.float32) * sum(tiles.read(z.at[there]) for z in dH)
-                handed_on = handed_on + fade * jnp.sum(both, axis=1)
-            sum_s[3] = handed_on
-        out_s[...] = dk.astype(dtype)
+            zeta = jnp.exp(jnp.where(mask, by_column(column) - by_row(row), -jnp.inf))
+            kx, to_x = (jnp.where(zeta == 0, 0.0, z * zeta) for z in (kx, rest))
+        else:
+            kx, to_x = jnp.where(mask, kx, 0.0), jnp.where(mask, rest, 0.0)
+        dbeta = jnp.sum(kx * rest, axis=1)
+        for j, z in enumerate((to_x, -kx, kx)):
+            for i, part in enumerate(split(z)[:P]):
+                s_s[j, i] = part
         plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(out_s, dk_g.at[bi, tokens, h, mine])
-        plgpu.copy_smem_to_gmem(sum_s.at[0], dbeta_g.at[half, bi, h, tokens])
-        plgpu.copy_smem_to_gmem(sum_s.at[1], dlam_g.at[bi, h, n, mine])
+        to_x, to_u, to_do = (parts_of(s_s.at[j], P) for j in range(3))
+        inside = products(
+            *(pairs(to_x, columns_of(x, c)) + pairs(to_u, columns_of(u, c)) for c in range(halves)),
+            *(pairs(to_do, columns_of(do, c)) for c in range(halves)),
+        )
+        read_lam = 0.0
+        for c, there in enumerate(columns):
+            xu = sum(tiles.read(z) for z in columns_of(x, c)) * sum(tiles.read(z) for z in columns_of(u, c))
+            dlam_g[bi, h, n, there] = -jnp.sum(xu, axis=0)
+            if decays:
+                ridge = by_column(tiles.vector(lam_g.at[h, there], tiles.PER_COLUMN))
+                read_lam = read_lam + jnp.sum(xu * ridge, axis=1)
+        plgpu.commit_smem()  # all threads are done with x, u, do and the scores, whose places dG and dH take
+        for i in range(P):
+            for r in range(halves):
+                plgpu.copy_gmem_to_smem(dG_g.at[bi, h, n, i, columns[r]], reads_s.at[r, i], states)
+            for j in range(len(under)):
+                plgpu.copy_gmem_to_smem(dH_g.at[bi, h, n, i, j], s_s.at[j, i], states)
+        plgpu.barrier_wait(states)
+
+        slope_G = [parts_of(reads_s.at[r], P) for r in range(halves)]
+
+        def slope_H(r, c):
+            tile = parts_of(s_s.at[under.index((max(r, c), min(r, c)))], P)
+            return tile if r >= c else turn(tile)
+
+        left = by_row(jnp.exp(end - row)) if decays else 1.0
+        handed_on, dk, dv = 0.0, [], []
+        for c in range(halves):
+            from_k, from_v = products(
+                pairs(v, turn(slope_G[c])) + [y for r in range(halves) for y in pairs(columns_of(k, r), slope_H(r, c))],
+                [y for r in range(halves) for y in pairs(columns_of(k, r), columns_of(slope_G[r], c))],
+            )
+            from_k, from_v = left * from_k, left * from_v
+            for z, more in ((k, from_k), (v, from_v)):  # k'(dG v + dH k) and v'dG'k
+                handed_on = handed_on + jnp.sum(sum(tiles.read(y) for y in columns_of(z, c)) * more, axis=1) / 2
+            dk.append(by_row(beta) * (inside[c] + from_k))
+            dv.append(by_row(beta) * (inside[halves + c] + from_v))
+        dbeta_g[bi, h, tokens] = dbeta + handed_on
         if decays:
-            plgpu.copy_smem_to_gmem(sum_s.at[2], reads_g.at[half, bi, h, tokens])
-            plgpu.copy_smem_to_gmem(sum_s.at[3], whole_g.at[half, bi, h, tokens])
+            xu_g[bi, h, tokens] = read_lam
+
+            @pl.when((N - 1 - n) % EVERY == 0)
+            def _():
+                both = 0.0
+                for r in range(halves):
+                    for c in range(halves):
+                        G = plgpu.load(G_g.at[bi, h, n, 0, columns[r], columns[c]], layout=tiles.WGMMA, optimized=False)
+                        both = both + G.astype(jnp.float32) * sum(tiles.read(z) for z in columns_of(slope_G[r], c))
+                for j, (r, c) in enumerate(under):
+                    H = plgpu.load(H_g.at[bi, h, n, 0, j], layout=tiles.WGMMA, optimized=False).astype(jnp.float32)
+                    both = both + H * sum(tiles.read(z) for z in slope_H(r, c)) * (0.5 if r == c else 1.0)
+                whole_g[bi, h, n] = beta * handed_on + jnp.exp(end) * jnp.sum(both, axis=1)
+
+        plgpu.commit_smem()  # all threads are done with k and v, whose places dk and dv take
+        for c, there in enumerate(columns):
+            for z_s, z in zip(parts_of(writes_s, 2), (dk[c], dv[c]), strict=True):
+                for i, part in enumerate(split(z)[:P]):
+                    z_s[i, :, there] = part
+        plgpu.commit_smem()
+        for i in range(P):
+            for z_s, z_g in zip(parts_of(writes_s, 2), (dk_g, dv_g), strict=True):
+                plgpu.copy_smem_to_gmem(z_s.at[i], z_g.at[i, bi, tokens, h])
         plgpu.wait_smem_to_gmem(0)
 
-    per_token = jax.ShapeDtypeStruct((halves, B, H, N * SIDE), jnp.float32)
-    vector = plgpu.SMEM((SIDE,), jnp.float32)
-    dk, dbeta, dlam, *sums = tiles.kernel(
+    per_token = jax.ShapeDtypeStruct((B, heads, N * SIDE), jnp.float32)
+    result = jax.ShapeDtypeStruct(k.shape, HALF)
+    dk, dv, dbeta, dlam, *sums = tiles.kernel(
         body,
-        out_type=[
-            jax.ShapeDtypeStruct((B, T, H, D), dtype),
-            per_token,
-            jax.ShapeDtypeStruct((B, H, N, D), jnp.float32),
-        ]
-        + [per_token] * (2 * decays),
-        grid=(halves, N, H, B),
-        grid_names=("half", "n", "h", "b"),
+        out_type=[result, result, per_token, jax.ShapeDtypeStruct((B, heads, N, D), jnp.float32)]
+        + ([per_token, jax.ShapeDtypeStruct((B, heads, N, SIDE), jnp.float32)] if decays else []),
+        grid=(B, heads, N),
+        grid_names=("b", "h", "n"),
         scratch_types={
-            **{f"{name}_s": tiles.factor(P, SIDE, D, dtype=HALF) for name in "xukv"},
-            "do_s": tiles.factor(P, room, SIDE, SIDE, dtype=HALF),
-            "dG_s": tiles.factor(P, SIDE, D, dtype=HALF),
-            "dH_s": tiles.factor(P, D, SIDE, dtype=HALF),
-            "out_s": tiles.factor(SIDE, SIDE, dtype=dtype),
-            "g_s": vector,
-            "g2_s": vector,
-            "beta_s": vector,
-            "lam_s": vector,
-            "sum_s": plgpu.SMEM((4, SIDE), jnp.float32),
-            "arrived": plgpu.Barrier(num_arrivals=P * (6 + halves) + 2 * decays + 2),
+            "reads_s": tiles.factor(3, P, SIDE, D, dtype=HALF),
+            "writes_s": tiles.factor(2, P, SIDE, D, dtype=HALF),
+            "s_s": tiles.factor(3, P, SIDE, SIDE, dtype=HALF),
+            "arrived": plgpu.Barrier(num_arrivals=5 * P),
+            "states": plgpu.Barrier(num_arrivals=P * (halves + len(under))),
         },
-    )(*(z for z in (x, u, k, v, do, S, dS, g, beta, lam) if z is not None))
-    return dk, dbeta.sum(0), dlam.sum((0, 2)), *(z.sum(0) for z in sums)
+    )(*(z for z in (x, u, k, v, do, *((G, H) if decays else ()), dG, dH, g, g, beta, lam) if z is not None))
+    return dk, dv, dbeta, dlam.sum((0, 2)), *sums
 
 
-def parts(x):
-    return [x.at[i] for i in range(x.shape[0])]
+def lower(halves):
+    """(row, column) of the blocks of a symmetric matrix on and under its diagonal."""
+    return [(r, c) for r in range(halves) for c in range(r + 1)]
+
+
+def parts_of(x, n):
+    return [x.at[i] for i in range(n)]
+
+
+def columns_of(x, c):
+    """The c-th 64 columns of each part."""
+    return [block(z, c) for z in x]
 
 
 def turn(x):
