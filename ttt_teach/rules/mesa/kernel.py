@@ -268,7 +268,7 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
                     weight = beta if weight is None else beta * weight
                 sums = [[] for _ in rows]
                 for j, (left, right, sign) in enumerate(added(slot)):
-                    right = sign * sum(tiles.read(x) for x in right)
+                    right = sign * whole_tile(right)
                     for i, part in enumerate(split(right if weight is None else right * by_row(weight))[:parts]):
                         w_s[j, i] = part
                     for r in range(halves):
@@ -628,7 +628,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         )
         read_lam = 0.0
         for c, there in enumerate(columns):
-            xu = sum(tiles.read(z) for z in columns_of(x, c)) * sum(tiles.read(z) for z in columns_of(u, c))
+            xu = whole_tile(columns_of(x, c)) * whole_tile(columns_of(u, c))
             dlam_g[bi, h, n, there] = -jnp.sum(xu, axis=0)
             if decays:
                 ridge = by_column(tiles.vector(lam_g.at[h, there], tiles.PER_COLUMN))
@@ -656,7 +656,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
             )
             from_k, from_v = left * from_k, left * from_v
             for z, more in ((k, from_k), (v, from_v)):  # k'(dG v + dH k) and v'dG'k
-                handed_on = handed_on + jnp.sum(sum(tiles.read(y) for y in columns_of(z, c)) * more, axis=1) / 2
+                handed_on = handed_on + jnp.sum(whole_tile(columns_of(z, c)) * more, axis=1) / 2
             dk.append(by_row(beta) * (inside[c] + from_k))
             dv.append(by_row(beta) * (inside[halves + c] + from_v))
         dbeta_g[bi, h, tokens] = dbeta + handed_on
@@ -666,13 +666,14 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
             @pl.when((N - 1 - n) % EVERY == 0)
             def _():
                 both = 0.0
-                for r in range(halves):
-                    for c in range(halves):
-                        G = plgpu.load(G_g.at[bi, h, n, 0, columns[r], columns[c]], layout=tiles.WGMMA, optimized=False)
-                        both = both + G.astype(jnp.float32) * sum(tiles.read(z) for z in columns_of(slope_G[r], c))
-                for j, (r, c) in enumerate(under):
-                    H = plgpu.load(H_g.at[bi, h, n, 0, j], layout=tiles.WGMMA, optimized=False).astype(jnp.float32)
-                    both = both + H * sum(tiles.read(z) for z in slope_H(r, c)) * (0.5 if r == c else 1.0)
+                for i in range(2):
+                    for r in range(halves):
+                        for c in range(halves):
+                            G = tiles.vector(G_g.at[bi, h, n, i, columns[r], columns[c]], tiles.WGMMA)
+                            both = both + G.astype(jnp.float32) * whole_tile(columns_of(slope_G[r], c))
+                    for j, (r, c) in enumerate(under):
+                        H = tiles.vector(H_g.at[bi, h, n, i, j], tiles.WGMMA).astype(jnp.float32)
+                        both = both + (0.5 if r == c else 1.0) * H * whole_tile(slope_H(r, c))
                 whole_g[bi, h, n] = beta * handed_on + jnp.exp(end) * jnp.sum(both, axis=1)
 
         plgpu.commit_smem()  # all threads are done with k and v, whose places dk and dv take
@@ -717,6 +718,11 @@ def parts_of(x, n):
 def columns_of(x, c):
     """The c-th 64 columns of each part."""
     return [block(z, c) for z in x]
+
+
+def whole_tile(x):
+    """The sum of a tile's parts, in registers."""
+    return sum(tiles.read(z) for z in x)
 
 
 def turn(x):
