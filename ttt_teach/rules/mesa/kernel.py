@@ -87,7 +87,11 @@ def kernel(
 
 def in_parts(x):
     """``[P, B, T, H, D]``, bfloat16: P is 1 for bfloat16 and 2 for float16."""
-    return x[None] if x.dtype == HALF else jnp.stack(split(x.astype(jnp.float32)))
+    if x.dtype == HALF:
+        return x[None]
+    x = x.astype(jnp.float32)
+    high = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)  # XLA takes x - float32(bfloat16(x)) for zero
+    return jnp.stack([high, x - high]).astype(HALF)
 
 
 def of_parts(x, dtype):
@@ -301,7 +305,7 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
             state,
             state,
             jax.ShapeDtypeStruct((B, H, N, parts, D, D), HALF),
-            jax.ShapeDtypeStruct((B, H, N, parts, len(lower(halves)), SIDE, SIDE), HALF),
+            jax.ShapeDtypeStruct((B, H, N, parts, len(triangle(halves)), SIDE, SIDE), HALF),
         ]
         + ([] if signs is None else [jax.ShapeDtypeStruct((B, H, N, D, RANK), jnp.float32)]),
         grid=(B, H, 2 * halves),  # the last is the innermost: blocks that share a run side by side
@@ -340,7 +344,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver):
     P, B, T, H, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
     Q, (U, easy) = len(b), near or (None, None)
-    under = lower(halves)
+    lower = [(r, c) for r in range(halves) for c in range(r + 1)]
     cap = 10 * D if solver.max_steps is None else solver.max_steps
     least = max(solver.tol, float(jnp.finfo(jnp.float32).eps) ** 2) ** 2
 
@@ -362,7 +366,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver):
         for i in range(P):
             plgpu.copy_gmem_to_smem(k_g.at[i, bi, tokens, h], k_s.at[i], arrived)
         for i in range(2):
-            for j in range(len(under)):
+            for j in range(len(lower)):
                 plgpu.copy_gmem_to_smem(H_g.at[bi, h, n, i, j], H_s.at[i, j], arrived)
         if decays:
             plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g_s, arrived)
@@ -377,7 +381,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver):
         def hessian(i, r, c):
             if r < c:
                 return transposed(hessian(i, c, r))
-            return H_s.at[i, under.index((r, c))]
+            return H_s.at[i, lower.index((r, c))]
 
         mask = tiles.causal("rows")
         if decays:
@@ -467,7 +471,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver):
         plgpu.wait_smem_to_gmem(0)
 
     vector = plgpu.SMEM((SIDE,), jnp.float32)
-    copies = 1 + (Q == 2) * halves + P + 2 * len(under) + 2 * decays + 2 + 2 * bool(near)
+    copies = 1 + (Q == 2) * halves + P + 2 * len(lower) + 2 * decays + 2 + 2 * bool(near)
     return tiles.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((2, B, T, H, D), HALF),
@@ -477,7 +481,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver):
             "k_s": tiles.factor(P, SIDE, D, dtype=HALF),
             "p_s": tiles.factor(SIDE, D, dtype=HALF),
             "s_s": tiles.factor(2, SIDE, SIDE, dtype=HALF),
-            "H_s": tiles.factor(2, len(under), SIDE, SIDE, dtype=HALF),
+            "H_s": tiles.factor(2, len(lower), SIDE, SIDE, dtype=HALF),
             "zeta_s": tiles.factor(SIDE, SIDE, dtype=jnp.float16),
             "g_s": vector,
             "g2_s": vector,
@@ -557,8 +561,8 @@ def read(a, b, c, G, g, beta, *, parts, turned=False):
     return tiles.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((parts, B, T, H, D), HALF),
-        grid=(B, H, N),
-        grid_names=("b", "h", "n"),
+        grid=(B, N, H),  # the last is the innermost: the heads of a token, which lie side by side
+        grid_names=("b", "n", "h"),
         scratch_types={
             "a_s": tiles.factor(A, SIDE, D, dtype=HALF),
             "b_s": tiles.factor(P, SIDE, D, dtype=HALF),
@@ -580,7 +584,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
     """
     P, B, T, heads, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
-    under = lower(halves)
+    under = triangle(halves)
 
     def body(*refs, reads_s, writes_s, s_s, arrived, states):
         refs = iter(refs)
@@ -693,8 +697,8 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         body,
         out_type=[result, result, per_token, jax.ShapeDtypeStruct((B, heads, N, D), jnp.float32)]
         + ([per_token, jax.ShapeDtypeStruct((B, heads, N, SIDE), jnp.float32)] if decays else []),
-        grid=(B, heads, N),
-        grid_names=("b", "h", "n"),
+        grid=(B, N, heads),
+        grid_names=("b", "n", "h"),
         scratch_types={
             "reads_s": tiles.factor(3, P, SIDE, D, dtype=HALF),
             "writes_s": tiles.factor(2, P, SIDE, D, dtype=HALF),
@@ -706,7 +710,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
     return dk, dv, dbeta, dlam.sum((0, 2)), *sums
 
 
-def lower(halves):
+def triangle(halves):
     """(row, column) of the blocks of a symmetric matrix on and under its diagonal."""
     return [(r, c) for r in range(halves) for c in range(r + 1)]
 
