@@ -60,9 +60,9 @@ def exact(args, slopes=None):
 @pytest.mark.parametrize(
     ("case", "tol"),
     [
-        ({"T": 67, "scale": 1e-6}, 5e-3),  # two chunks, the last of three tokens; a small upstream gradient
-        ({"T": 5, "D": 128, "decay": None, "state": False}, 5e-3),
-        ({"T": 9, "dtype": "float16", "decay": 0.3}, 1e-3),
+        ({"T": 67, "scale": 1e-6}, 4e-3),  # two chunks, the last of three tokens; a small upstream gradient
+        ({"T": 5, "D": 128}, 4e-3),  # two blocks of columns, and a state that decays
+        ({"T": 9, "dtype": "float16", "decay": None}, 5e-4),
     ],
     ids=str,
 )

@@ -9,11 +9,12 @@ With S = [G | H] the two statistics before a chunk of 64, zeta_t what t finds of
 
 **Backward** (MesaNet App. D, notebook 06). u_t = A_t^-1 g_t is dq_t, where ``read`` makes g_t = G_t do_t and the same
 ``solve`` finds u. The slopes of the statistics, dG = sum_t zeta_ti x_t do_t' and dH = -sum_t zeta_ti (u_t x_t' +
-x_t u_t'), which is twice its symmetric part, are the same walk from the end. Then, from the chunk and what follows it,
+x_t u_t'), which is twice its symmetric part, are the same walk from the end. Then, from the chunk and what follows it
+(``between``),
 
-    dv_i = beta_i (sum_t zeta_ti (k_i . x_t) do_t + zeta_Ci dG'k_i)                                       (``read``)
+    dv_i = beta_i (sum_t zeta_ti (k_i . x_t) do_t + zeta_Ci dG'k_i)
     dk_i = beta_i (sum_t zeta_ti ((v_i . do_t - k_i . u_t) x_t - (k_i . x_t) u_t) + zeta_Ci (dG v_i + dH k_i))
-    dbeta_i = sum_t zeta_ti (k_i . x_t)(v_i . do_t - k_i . u_t) + zeta_Ci k_i'(dG v_i + dH k_i / 2)      (``between``)
+    dbeta_i = sum_t zeta_ti (k_i . x_t)(v_i . do_t - k_i . u_t) + zeta_Ci k_i'(dG v_i + dH k_i / 2)
     dlam = -sum_t u_t x_t  (by channel)
 
 **The decay.** exp(G_t), the sum of log gamma from the chunk's start to t, multiplies both statistics that t reads and
@@ -22,13 +23,15 @@ dG_t = u_t'diag(lam) x_t - beta_t dbeta_t, and G_C gets what the whole chunk han
 
 **Numbers.** Every product has bfloat16 factors and a float32 sum; float16 arguments come as a sum of two bfloat16. What
 the solver reads is twice that, 16 bits: H (with 8, at 4096 collinear keys, H + Lam is indefinite), the scores inside
-the chunk, x. The direction p is rounded to 8 bits, and **the rounded p** is what x and r are updated with, so r stays
-the residual of x; only the conjugacy suffers, and no step is lost. So the error of x is that of A: 5e-4 at a condition
-number of 16000. bfloat16 has the exponents of float32: an upstream gradient of 1e-6 costs no digits.
+the chunk, x; and G, which with 8 bits makes o 15 % wrong there (1 % at keys of condition number 2000). The direction p
+is rounded to 8 bits, and **the rounded p** is what x and r are updated with, so r stays the residual of x; only the
+conjugacy suffers, and no step is lost. So the error of x is that of A: 5e-4 at a condition number of 16000. bfloat16
+has the exponents of float32: an upstream gradient of 1e-6 costs no digits.
 
-**What should limit it** (B 16, T 2048, H 12, D 128; arithmetic, not measured yet): a step multiplies 64 x 128 x 448
-numbers twice over, 1800 cycles of a tensor core that 2 blocks share, 0.06 ms for all 6144 chunks; S costs 0.8 GB, or
-0.2 ms to write and as much to read.
+**What limits it** (H200, B 16, T 2048, H 12, D 128, bfloat16, CG to 1e-3). The walk takes 0.30 ms for 0.94 GB, 0.69 of
+which it writes, at 3.1 TB/s; ``read`` 0.21 for 0.9 GB and the walk back 0.20 for 0.7: memory. ``between`` takes 0.49 ms
+for 1.4 GB, and has to wait for a second load in the middle. ``solve`` takes most: a step multiplies 64 x 128 x 448
+numbers twice over, 1800 cycles of a tensor core that 2 blocks share, 0.06 ms for all 6144 chunks; it takes 0.13.
 """
 
 from functools import partial
@@ -50,7 +53,6 @@ from ttt_teach.solvers.precision import full_precision
 HALF = jnp.bfloat16  # of every factor: the exponents of float32, and a second number for the bits that a first leaves
 RANK = 32  # directions of H that the preconditioner knows
 FLOOR = 2.0**-6  # the least share of a residual that it leaves in one
-EVERY = 4  # chunks between two ends where the slope of all that is handed on is summed anew
 FADED = 2.0**-60  # less than this of H and H counts as this
 
 
@@ -96,7 +98,7 @@ def in_parts(x):
 
 def of_parts(x, dtype):
     """The opposite of ``in_parts``; from float16, P = 2 is rounded once more."""
-    return x[0] if len(x) == 1 or dtype == HALF else (x[0].astype(jnp.float32) + x[1].astype(jnp.float32)).astype(dtype)
+    return x[0] if len(x) == 1 else (x[0].astype(jnp.float32) + x[1].astype(jnp.float32)).astype(dtype)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(7,))
@@ -109,7 +111,7 @@ def _forward(q, k, v, beta, g, lam, first, solver):
     signs = probes(k.shape[-1]) if isinstance(solver, PCG) else None
     *last, G, H, sketch = walk(k2, v2, None, g, beta, first, parts=2, signs=signs)
     near = None if sketch is None else each_chunk(nystrom)(sketch, signs, lam)
-    x = solve(q2, k2, H, g, beta, lam, near, solver=solver)
+    x = solve(q2, k2, H, g, beta, lam, near, solver=solver, parts=2)
     o = of_parts(read(x, k2, v2, G, g, beta, parts=len(q2)), v.dtype)
     return (o, last), (k, v, beta, g, lam, G, H, near, x)
 
@@ -119,26 +121,16 @@ def _backward(solver, kept, slopes):
     do, (dG, dH) = slopes
     k, v, do = (in_parts(z) for z in (k, v, do))
     b = read(do, v, k, G, g, beta, parts=2, turned=True)
-    u = solve(b, k, H, g, beta, lam, near, solver=solver)
+    u = solve(b, k, H, g, beta, lam, near, solver=solver, parts=len(k))
     dG0, dH0, dG, dH, _ = walk(x, do, u, g, None, (dG, dH + dH.mT), parts=len(k))
     dk, dv, dbeta, dlam, *decays = between(x, u, k, v, do, G, H, dG, dH, g, beta, lam)
     dq, dk, dv = (of_parts(z, slopes[0].dtype) for z in (u, dk, dv))
-    dg = handed_on(beta, dbeta, *decays) if decays else None
+    dg = None
+    if decays:
+        reads, whole = decays
+        dg = (reads - beta * dbeta).reshape(*beta.shape[:2], -1, SIDE)
+        dg = dg.at[..., -1].add(whole.sum(-1)).reshape(beta.shape)
     return dq, dk, dv, dbeta, dg, dlam, (dG0, dH0 / 2)
-
-
-def handed_on(beta, dbeta, reads, whole):
-    """The slope of the decays' sums: each token's own, and at a chunk's end what it hands on.
-
-    The latter is whole where ``between`` has found it; the chunks up to there differ by their tokens' sums.
-    """
-    dg = reads - beta * dbeta
-    by_chunk = dg.reshape(*dg.shape[:2], -1, SIDE)
-    more = -by_chunk.shape[2] % EVERY
-    later = jnp.pad(by_chunk[:, :, 1:].sum(-1), [(0, 0), (0, 0), (more, 1)])
-    later = later.reshape(*dg.shape[:2], -1, EVERY).at[..., -1].set(whole[:, :, EVERY - 1 - more :: EVERY].sum(-1))
-    later = jnp.flip(jnp.cumsum(jnp.flip(later, -1), -1), -1).reshape(*dg.shape[:2], -1)[..., more:]
-    return by_chunk.at[..., -1].add(later).reshape(dg.shape)
 
 
 _heads.defvjp(_forward, _backward)
@@ -331,8 +323,8 @@ def split(x):
     return high, (x - high.astype(jnp.float32)).astype(HALF)
 
 
-def solve(b, k, H2, g, beta, lam, near, *, solver):
-    """x with A_t x_t = b_t as two 16-bit numbers, the 64 tokens of a chunk at once: a block per chunk and head.
+def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
+    """x with A_t x_t = b_t as ``parts`` 16-bit numbers, the 64 tokens of a chunk at once: a block per chunk and head.
 
     CG (solvers/cg.py), until every token of the chunk is done, on A_t / zeta_t = H + sum_i (zeta_ti / zeta_t) beta_i
     k_i k_i' + diag(lam / zeta_t), so that one sum takes p H and the scores times k. near: U and e of ``nystrom``.
@@ -466,15 +458,16 @@ def solve(b, k, H2, g, beta, lam, near, *, solver):
             p_s[:, columns[c]], s_s[c] = high, low
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(p_s, x_g.at[0, bi, tokens, h])
-        for c in range(halves):
-            plgpu.copy_smem_to_gmem(s_s.at[c], x_g.at[1, bi, tokens, h, columns[c]])
+        if parts == 2:
+            for c in range(halves):
+                plgpu.copy_smem_to_gmem(s_s.at[c], x_g.at[1, bi, tokens, h, columns[c]])
         plgpu.wait_smem_to_gmem(0)
 
     vector = plgpu.SMEM((SIDE,), jnp.float32)
     copies = 1 + (Q == 2) * halves + P + 2 * len(lower) + 2 * decays + 2 + 2 * bool(near)
     return tiles.kernel(
         body,
-        out_type=jax.ShapeDtypeStruct((2, B, T, H, D), HALF),
+        out_type=jax.ShapeDtypeStruct((parts, B, T, H, D), HALF),
         grid=(N, H, B),
         grid_names=("n", "h", "b"),
         scratch_types={
@@ -576,11 +569,12 @@ def read(a, b, c, G, g, beta, *, parts, turned=False):
 
 
 def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
-    """dk, dv, dbeta, dlam and, if there are decays, by token u'diag(lam) x and at each EVERY-th end what is handed on.
+    """dk, dv, dbeta, dlam and, if there are decays, by token u'diag(lam) x and, to be summed, what the chunk hands on.
 
     A block per head and chunk; rows are the tokens that write. In shared memory (D = 128, bfloat16): x, u, do, k and v
     16 KB each, three tiles of scores 24: 104 KB, two blocks an SM. dG then takes the place of x and u, dH (its blocks
-    on and under the diagonal) that of the scores, dk and dv in the end that of k and v. float16: twice that.
+    on and under the diagonal) that of the scores, dk that of do and dv that of v. float16: twice that. In registers
+    at most: dk and dv, 128, and a tile that is added to them.
     """
     P, B, T, heads, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
@@ -597,10 +591,9 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         bi, h, n = (lax.axis_index(name) for name in ("b", "h", "n"))
         tokens, columns = pl.ds(n * SIDE, SIDE), [pl.ds(c * SIDE, SIDE) for c in range(halves)]
 
-        for i in range(P):
-            for z_g, z_s in zip(
-                (x_g, u_g, do_g, k_g, v_g), (*parts_of(reads_s, 3), *parts_of(writes_s, 2)), strict=True
-            ):
+        in_shared = [*parts_of(reads_s, 3), *parts_of(writes_s, 2)]
+        for z_g, z_s in zip((x_g, u_g, do_g, k_g, v_g), in_shared, strict=True):
+            for i in range(P):
                 plgpu.copy_gmem_to_smem(z_g.at[i, bi, tokens, h], z_s.at[i], arrived)
         beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_ROW)
         if decays:
@@ -609,10 +602,17 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
             end = g_g[bi, h, n * SIDE + SIDE - 1]
         plgpu.barrier_wait(arrived)
 
-        x, u, do, k, v = (
-            *(parts_of(reads_s.at[j], P) for j in range(3)),
-            *(parts_of(writes_s.at[j], P) for j in range(2)),
-        )
+        x, u, do, k, v = (parts_of(z, P) for z in in_shared)
+        read_lam = 0.0
+        for c, there in enumerate(columns):
+            xu = whole_tile(columns_of(x, c)) * whole_tile(columns_of(u, c))
+            dlam_g[bi, h, n, there] = -jnp.sum(xu, axis=0)
+            if decays:
+                ridge = by_column(tiles.vector(lam_g.at[h, there], tiles.PER_COLUMN))
+                read_lam = read_lam + jnp.sum(xu * ridge, axis=1)
+        if decays:
+            xu_g[bi, h, tokens] = read_lam
+
         kx, ku, vdo = products(pairs(k, turn(x)), pairs(k, turn(u)), pairs(v, turn(do)))  # row: the token that wrote
         rest, mask = vdo - ku, tiles.causal("columns")
         if decays:
@@ -630,14 +630,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
             *(pairs(to_x, columns_of(x, c)) + pairs(to_u, columns_of(u, c)) for c in range(halves)),
             *(pairs(to_do, columns_of(do, c)) for c in range(halves)),
         )
-        read_lam = 0.0
-        for c, there in enumerate(columns):
-            xu = whole_tile(columns_of(x, c)) * whole_tile(columns_of(u, c))
-            dlam_g[bi, h, n, there] = -jnp.sum(xu, axis=0)
-            if decays:
-                ridge = by_column(tiles.vector(lam_g.at[h, there], tiles.PER_COLUMN))
-                read_lam = read_lam + jnp.sum(xu * ridge, axis=1)
-        plgpu.commit_smem()  # all threads are done with x, u, do and the scores, whose places dG and dH take
+        plgpu.commit_smem()  # all threads are done with x, u, do and the scores, whose places dG, dH and dk take
         for i in range(P):
             for r in range(halves):
                 plgpu.copy_gmem_to_smem(dG_g.at[bi, h, n, i, columns[r]], reads_s.at[r, i], states)
@@ -652,43 +645,41 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
             return tile if r >= c else turn(tile)
 
         left = by_row(jnp.exp(end - row)) if decays else 1.0
-        handed_on, dk, dv = 0.0, [], []
-        for c in range(halves):
-            from_k, from_v = products(
-                pairs(v, turn(slope_G[c])) + [y for r in range(halves) for y in pairs(columns_of(k, r), slope_H(r, c))],
-                [y for r in range(halves) for y in pairs(columns_of(k, r), columns_of(slope_G[r], c))],
-            )
-            from_k, from_v = left * from_k, left * from_v
-            for z, more in ((k, from_k), (v, from_v)):  # k'(dG v + dH k) and v'dG'k
-                handed_on = handed_on + jnp.sum(whole_tile(columns_of(z, c)) * more, axis=1) / 2
-            dk.append(by_row(beta) * (inside[c] + from_k))
-            dv.append(by_row(beta) * (inside[halves + c] + from_v))
-        dbeta_g[bi, h, tokens] = dbeta + handed_on
-        if decays:
-            xu_g[bi, h, tokens] = read_lam
-
-            @pl.when((N - 1 - n) % EVERY == 0)
-            def _():
-                both = 0.0
-                for i in range(2):
-                    for r in range(halves):
-                        for c in range(halves):
-                            G = tiles.vector(G_g.at[bi, h, n, i, columns[r], columns[c]], tiles.WGMMA)
-                            both = both + G.astype(jnp.float32) * whole_tile(columns_of(slope_G[r], c))
-                    for j, (r, c) in enumerate(under):
-                        H = tiles.vector(H_g.at[bi, h, n, i, j], tiles.WGMMA).astype(jnp.float32)
-                        both = both + (0.5 if r == c else 1.0) * H * whole_tile(slope_H(r, c))
-                whole_g[bi, h, n] = beta * handed_on + jnp.exp(end) * jnp.sum(both, axis=1)
-
-        plgpu.commit_smem()  # all threads are done with k and v, whose places dk and dv take
+        handed_on = 0.0
         for c, there in enumerate(columns):
-            for z_s, z in zip(parts_of(writes_s, 2), (dk[c], dv[c]), strict=True):
-                for i, part in enumerate(split(z)[:P]):
-                    z_s[i, :, there] = part
+            (more,) = products(
+                pairs(v, turn(slope_G[c])) + [y for r in range(halves) for y in pairs(columns_of(k, r), slope_H(r, c))]
+            )
+            more = left * more
+            handed_on = handed_on + jnp.sum(whole_tile(columns_of(k, c)) * more, axis=1)  # k'(dG v + dH k)
+            for i, part in enumerate(split(by_row(beta) * (inside[c] + more))[:P]):
+                reads_s[2, i, :, there] = part
+        dv = []
+        for c in range(halves):
+            (more,) = products([y for r in range(halves) for y in pairs(columns_of(k, r), columns_of(slope_G[r], c))])
+            more = left * more
+            handed_on = handed_on + jnp.sum(whole_tile(columns_of(v, c)) * more, axis=1)  # v'dG'k
+            dv.append(by_row(beta) * (inside[halves + c] + more))
+        dbeta_g[bi, h, tokens] = dbeta + handed_on / 2
+        plgpu.commit_smem()  # all threads are done with v
+        for c, there in enumerate(columns):
+            for i, part in enumerate(split(dv[c])[:P]):
+                writes_s[1, i, :, there] = part
         plgpu.commit_smem()
         for i in range(P):
-            for z_s, z_g in zip(parts_of(writes_s, 2), (dk_g, dv_g), strict=True):
-                plgpu.copy_smem_to_gmem(z_s.at[i], z_g.at[i, bi, tokens, h])
+            plgpu.copy_smem_to_gmem(reads_s.at[2, i], dk_g.at[i, bi, tokens, h])
+            plgpu.copy_smem_to_gmem(writes_s.at[1, i], dv_g.at[i, bi, tokens, h])
+        if decays:
+            both = 0.0
+            for i in range(P):
+                for r in range(halves):
+                    for c in range(halves):
+                        G = tiles.vector(G_g.at[bi, h, n, i, columns[r], columns[c]], tiles.WGMMA).astype(jnp.float32)
+                        both = both + jnp.sum(G * whole_tile(columns_of(slope_G[r], c)), axis=1)
+                for j, (r, c) in enumerate(under):
+                    H = tiles.vector(H_g.at[bi, h, n, i, j], tiles.WGMMA).astype(jnp.float32)
+                    both = both + (0.5 if r == c else 1.0) * jnp.sum(H * whole_tile(slope_H(r, c)), axis=1)
+            whole_g[bi, h, n] = beta * handed_on / 2 + jnp.exp(end) * both
         plgpu.wait_smem_to_gmem(0)
 
     per_token = jax.ShapeDtypeStruct((B, heads, N * SIDE), jnp.float32)
