@@ -397,9 +397,9 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
             if not near:
                 return r, rr
             for c in range(halves):
-                p_s[:, columns[c]] = r[c].astype(HALF)
+                s_s[c] = r[c].astype(HALF)
             plgpu.commit_smem()
-            (along,) = products([(p_s, transposed(U_s))])
+            (along,) = products([(s_s.at[c], transposed(block(U_s, c))) for c in range(halves)])
             s_s[0] = along.astype(HALF)
             plgpu.commit_smem()
             known = products(*([(s_s.at[0], block(U_s, c))] for c in range(halves)))
@@ -435,18 +435,23 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
                     for c in range(halves)
                 )
             )
-            p = [tiles.read(block(p_s, c)) for c in range(halves)]
+            Ap, pr, pAp = list(Ap), jnp.zeros_like(rz), jnp.zeros_like(rz)
             for c in range(halves):
-                ridge = by_column(plgpu.load(lam_s.at[columns[c]], layout=tiles.PER_COLUMN)) * p[c]
-                Ap = (*Ap[:c], Ap[c] + (ridge * by_row(spread) if decays else ridge), *Ap[c + 1 :])
-            alpha = by_row(ratio(dots(p, r), dots(p, Ap)))
-            x = tuple(x_c + alpha * p_c for x_c, p_c in zip(x, p, strict=True))
+                p = tiles.read(block(p_s, c))
+                ridge = by_column(plgpu.load(lam_s.at[columns[c]], layout=tiles.PER_COLUMN)) * p
+                Ap[c] += ridge * by_row(spread) if decays else ridge
+                pr, pAp = pr + jnp.sum(p * r[c], axis=1), pAp + jnp.sum(p * Ap[c], axis=1)
+            alpha = by_row(ratio(pr, pAp))
             r = tuple(r_c - alpha * Ap_c for r_c, Ap_c in zip(r, Ap, strict=True))
             rr = dots(r, r)
             z, new = preconditioned(r, rr)
-            more = by_row(ratio(new, rz))
+            more, x = by_row(ratio(new, rz)), list(x)
+            plgpu.commit_smem()  # p is read again: without a barrier the compiler keeps it
             for c in range(halves):
-                p_s[:, columns[c]] = (z[c] + more * p[c]).astype(HALF)
+                p = tiles.read(block(p_s, c))
+                x[c] += alpha * p
+                p_s[:, columns[c]] = (z[c] + more * p).astype(HALF)
+            x = tuple(x)
             plgpu.commit_smem()
             return j + 1, unfinished(rr), x, r, new
 
