@@ -120,14 +120,3 @@ def test_scale_is_lost_above_the_guard():
 def test_float32_stays_near_float64():
     G = np.random.default_rng(5).normal(size=(8, 16))
     golden.check_close("out", newton_schulz(jnp.asarray(G, jnp.float32)), newton_schulz(G), 2e-6)
-
-
-@pytest.mark.parametrize("scale", [1.0, 1e-6])
-def test_factors_of_16_bits_lose_what_their_rounding_says(scale):
-    """Measured 1.9e-3 and, of the slope, 2.2e-3, whatever its size; with factors in bfloat16 1.2e-2 and 2e-2."""
-    _, _, G = with_singular_values(np.geomspace(1, 0.05, 24), 32, 24)
-    slope = scale * np.random.default_rng(1).normal(size=G.shape)
-    want, want_back = jax.vjp(newton_schulz, G)
-    got, back = jax.vjp(lambda G: newton_schulz(G, SCHED5, jnp.float16), jnp.asarray(G, jnp.float32))
-    golden.check_close("out", got, want, 2.5e-3)
-    golden.check_close("dG", back(jnp.asarray(slope, jnp.float32))[0], want_back(slope)[0], 3e-3)

@@ -28,44 +28,30 @@ CONST5: Steps = ((3.4445, -4.7750, 2.0315),) * 5
 GUARD = 1e-7
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
 @full_precision
-def newton_schulz(G: Float[Array, "... M N"], steps: Steps = SCHED5, factors=None) -> Float[Array, "... M N"]:
+def newton_schulz(G: Float[Array, "... M N"], steps: Steps = SCHED5) -> Float[Array, "... M N"]:
     """U p(S) V' for G / (|G| + 1e-7) = U S V', where p is the polynomials of ``steps`` one after the other.
 
     |G| is the Frobenius norm, so S starts in [0, 1]. Each step is X <- a X + (b A + c A A) X with A = X X', worked on
     the side with fewer rows: 3 products. No steps leave G / |G|. The gradient keeps G alone and goes through the
     steps again: 7 more products a step, and 0 at the zero matrix for the norm, which has no slope there.
-
-    Args: G, any number of matrices; ``steps``, plain data, static under jit; ``factors``, a dtype: that to which the
-    factors of every product are rounded (sums stay as they are), for tensor cores; all have length 1 at the start and
-    few grow past 10, so float16 has three bits more of them than bfloat16 and lacks no range.
     """
-    return _iterated(G, steps, factors)
+    return _iterated(G, steps)
 
 
-def _iterated(G, steps, factors):
-    unit, _ = _unit(G)
-    X, _ = jax.lax.scan(partial(_step, factors), _wide(unit, G), _table(steps, G))
-    return _wide(X, G)
+def _iterated(G, steps):
+    unit, _ = to_length_1(G)
+    X, _ = jax.lax.scan(_step, broad(unit, G), _table(steps, G))
+    return broad(X, G)
 
 
-def _step(factors, X, abc):
-    """The next X, and what this step's gradient needs: X, A and bA + cAA, as the products read them."""
+def _step(X, abc):
+    """The next X, and what this step's gradient needs: X, A and bA + cAA."""
     a, b, c = abc
-    x = _rounded(X, factors)
-    A = _product(x, x.mT, X.dtype)
-    y = _rounded(A, factors)
-    B = _rounded(b * A + c * _product(y, y, X.dtype), factors)
-    return a * X + _product(B, x, X.dtype), (x, y, B)
-
-
-def _rounded(X, factors):
-    return X if factors is None else X.astype(factors)
-
-
-def _product(x, y, dtype):
-    return jnp.matmul(x, y, preferred_element_type=dtype)
+    A = X @ X.mT
+    B = b * A + c * (A @ A)
+    return a * X + B @ X, (X, A, B)
 
 
 def _doubled(P):
@@ -77,44 +63,38 @@ def _table(steps, G):
     return jnp.asarray(steps, G.dtype).reshape(-1, 3)
 
 
-def _unit(G):
+def to_length_1(G):
     """G / (|G| + guard), and |G|, where 0 has the slope 0."""
     squares = jnp.sum(G * G, axis=(-2, -1), keepdims=True)
     size = jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
     return G / (size + GUARD), size
 
 
-def _wide(X, G):
+def broad(X, G):
     """X transposed if G has more rows than columns: there and back."""
     return X.mT if G.shape[-2] > G.shape[-1] else X
 
 
 @full_precision
-def _forward(G, steps, factors):
-    return _iterated(G, steps, factors), G
+def _forward(G, steps):
+    return _iterated(G, steps), G
 
 
 @full_precision
-def _backward(steps, factors, G, slope):
+def _backward(steps, G, slope):
     """With Y the slope at a step's end: (a + B) Y + (b S + c (S A + A S)) X before it, with S = Y X' + X Y'."""
 
     def back(Y, step):
         (X, A, B), (a, b, c) = step
-        times = partial(_product, dtype=Y.dtype)
-        y = _rounded(Y, factors)
-        S = _doubled(times(y, X.mT))
-        P = b * S + c * _doubled(times(_rounded(S, factors), A))
-        return a * Y + times(B, y) + times(_rounded(P, factors), X), None
+        S = _doubled(Y @ X.mT)
+        P = b * S + c * _doubled(S @ A)
+        return a * Y + B @ Y + P @ X, None
 
-    unit, size = _unit(G)
-    if factors is not None:  # the gradient is linear in the slope, so that no rounding need see how large that is
-        _, scale = _unit(slope)
-        scale = jnp.where(scale > 0, scale, 1)
-        slope = slope / scale
+    unit, size = to_length_1(G)
     table = _table(steps, G)
-    _, walk = jax.lax.scan(partial(_step, factors), _wide(unit, G), table)
-    Y, _ = jax.lax.scan(back, _wide(slope, G), (walk, table), reverse=True)
-    Y = _wide(Y, G) if factors is None else scale * _wide(Y, G)
+    _, walk = jax.lax.scan(_step, broad(unit, G), table)
+    Y, _ = jax.lax.scan(back, broad(slope, G), (walk, table), reverse=True)
+    Y = broad(Y, G)
     along = jnp.sum(unit * Y, axis=(-2, -1), keepdims=True)
     radial = jnp.where(size > 0, along / jnp.where(size > 0, size, 1), 0)
     return ((Y - radial * G) / (size + GUARD),)

@@ -35,9 +35,11 @@ from jaxtyping import Float, Int
 
 from ttt_teach.rules import tiles
 from ttt_teach.rules.lact.chunk import from_within, silu
-from ttt_teach.rules.lact.definition import SwiGLU
+from ttt_teach.rules.lact.definition import GUARD, SwiGLU
 from ttt_teach.rules.lact.steps import Memory, emptied, scheduled, write
-from ttt_teach.rules.tiles import SIDE, block, by_row, transposed
+from ttt_teach.rules.tiles import SIDE, by_row, transposed
+from ttt_teach.solvers.newton_schulz import GUARD as MUON_GUARD
+from ttt_teach.solvers.newton_schulz import broad, to_length_1
 
 ROWS = 2 * SIDE  # tokens in a block: 64 for each of its two warpgroups, which share the tiles of the weights
 RING = 4  # tiles of the weights that are on their way or read
@@ -85,7 +87,7 @@ def kernel(
     memory, tokens = Memory(W, M, pending, pending_momentum), (q, k, v, lr, momentum)
 
     def close(memory, tokens=chunk):
-        return write(memory, tokens, norms, muon, jnp.float16)
+        return write(memory, tokens, norms, muon, lambda G, steps: matrices(orthogonals(bank(G), steps)))
 
     def entry(memory, tokens, update, apply):
         if update:
@@ -96,30 +98,10 @@ def kernel(
     if order != "apply-update":
         memory, o = scheduled(entry, memory, tokens, order, chunk)
     elif count is None:
-        memory, o = from_the_start(memory, tokens, close, chunk)
+        memory, o = from_the_start(W, M, norms, tokens, chunk, muon)
     else:
         memory, o = from_within(memory, tokens, absorb, close, chunk, count)
     return o, tuple(memory)
-
-
-def from_the_start(memory, tokens, close, chunk):
-    """The chain of writes, then all reads. The last chunk is filled up with tokens of rate 0 and stays pending."""
-    T = len(tokens[0])
-    N = -(-T // chunk)
-    q, *written = jax.tree.map(partial(in_chunks, N=N, chunk=chunk), tokens)
-
-    def step(memory, tokens):
-        return close(add(memory, *tokens)), memory.W
-
-    memory, found = lax.scan(step, memory, jax.tree.map(lambda x: x[:-1], written))
-    memory = add(memory, *jax.tree.map(lambda x: x[-1], written))
-    W = jax.tree.map(lambda W, last: jnp.concatenate([W, last[None]]), found, memory.W)
-    return memory, jax.vmap(read)(W, q).reshape(N * chunk, -1)[:T]
-
-
-def in_chunks(x, N, chunk):
-    x = jnp.pad(x, [(0, N * chunk - len(x))] + [(0, 0)] * (x.ndim - 1))
-    return x.reshape(N, chunk, *x.shape[1:])
 
 
 def add(memory: Memory, k, v, lr, momentum) -> Memory:
@@ -134,35 +116,195 @@ def absorb(memory: Memory, tokens: tuple):
     return add(memory, *tokens[1:]), read(memory.W, tokens[0])
 
 
+def from_the_start(W, M, norms, tokens, chunk, muon) -> tuple[Memory, Array]:
+    """Nothing is pending. Each chunk is filled up with tokens of rate 0 to whole blocks; the last stays pending."""
+    q, k, v, lr, momentum = tokens
+    T = len(q)
+    N, rows = -(-T // chunk), -(-chunk // ROWS) * ROWS
+
+    def laid(x):
+        x = jnp.pad(x, [(0, N * chunk - T)] + [(0, 0)] * (x.ndim - 1)).reshape(N, chunk, *x.shape[1:])
+        return jnp.pad(x, [(0, 0), (0, rows - chunk)] + [(0, 0)] * (x.ndim - 2))
+
+    q, k, v, lr = (laid(x).reshape(N * rows, -1) for x in (q, k, v, lr))
+    betas = None if momentum is None else laid(momentum).sum(1)
+    M = None if M is None else bank(M)
+    W = bank(W)
+    o, W, M, d = sequence(chunk, muon, W, M, lengths(norms, W), q, k, v, lr.T, betas)
+    o = o.reshape(N, rows, -1)[:, :chunk].reshape(N * chunk, -1)[:T]
+    return Memory(matrices(W), None if M is None else matrices(M), matrices(d), None if M is None else betas[-1]), o
+
+
+# -- the matrices of a memory, and where a launch finds its chunks -----------------------------------------------------
+
+Bank = tuple[Float[Array, "N m R C"], ...]  # the memory of N chunks: m = 3, one array, if the three have one shape
+
+
+def bank(W: SwiGLU) -> Bank:
+    """What is done to all three matrices is then one launch, if they have one shape."""
+    return (jnp.stack(W)[None],) if len({w.shape for w in W}) == 1 else tuple(w[None, None] for w in W)
+
+
+def lengths(norms: SwiGLU, memory: Bank) -> tuple[Array, ...]:
+    """The rows' initial norms, as the bank has its matrices."""
+    return (jnp.concatenate(norms)[:, 0],) if len(memory) == 1 else tuple(x[:, 0] for x in norms)
+
+
+def slots(banks: Bank) -> list[tuple[int, int]]:
+    """Where the matrices are: the array, and the place in it."""
+    return [(a, i) for a, x in enumerate(banks) for i in range(x.shape[1])]
+
+
+def matrices(memory: Bank) -> SwiGLU:
+    return SwiGLU(*(memory[a][0, i] for a, i in slots(memory)))
+
+
+def halved(memory: Bank, dtype) -> Bank:
+    """As the products read them."""
+    return tuple(w.astype(dtype) for w in memory)
+
+
+class Span(NamedTuple):
+    """The chunks a launch is for. Its arrays hold these alone, or all chunks of the sequence."""
+
+    rows: int  # tokens of a chunk
+    chunks: int
+    first: Int[Array, "1"]
+
+    def skipped(self, length: int, first, each: int = 1):
+        """How many chunks, ``each`` so long, of an array of that length stand before those of this launch."""
+        return 0 if length == self.chunks * each else first
+
+    def of(self, x: Array, each: int = 1) -> Array:
+        """Those chunks of x, ``[chunks * each, ...]``, for XLA."""
+        return (
+            x if len(x) == self.chunks * each else lax.dynamic_slice_in_dim(x, self.first[0] * each, self.chunks * each)
+        )
+
+    def tokens(self, x: Array) -> Array:
+        """``[chunks, rows, D]``."""
+        return self.of(x, self.rows).reshape(self.chunks, self.rows, -1)
+
+
+def alone(x: Array) -> Span:
+    """One chunk, of which there is nothing else."""
+    return Span(len(x), 1, jnp.zeros(1, jnp.int32))
+
+
+# -- a sequence, and its gradient --------------------------------------------------------------------------------------
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def sequence(chunk, muon, W: Bank, M: Bank | None, norms, q, k, v, rates: Float[Array, "3 R"], betas):
+    """``(o, W, M, d)``: all reads, the memory that the last chunk found, and that chunk's direction.
+
+    By hand, since a chunk then is a place in whole arrays and nothing is cut out of them or put together. ``betas``:
+    the momentum of each chunk, summed over its tokens.
+    """
+    return _walk(chunk, muon, False, W, M, norms, q, k, v, rates, betas)[0]
+
+
+def _walk(chunk, muon, keep, W, M, norms, q, k, v, rates, betas):
+    """The chain of writes, then all reads. Kept: each chunk's memory in 16 bits, and the gradient of each write."""
+    rows = -(-chunk // ROWS) * ROWS
+    N, scale = len(k) // rows, lift(rates, k.dtype)
+    scaled = rates * scale
+
+    def close(W, M, d, norms, beta):
+        if M is not None:
+            d = M = jax.tree.map(lambda M, d: beta / chunk * M + d, M, d)
+        return stepped(W, d if muon is None else orthogonals(d, muon), norms), M
+
+    def met(W, found, n):
+        """Chunk n meets these weights."""
+        found = jax.tree.map(
+            lambda all_of, w: lax.dynamic_update_slice_in_dim(all_of, w, n, 0), found, halved(W, k.dtype)
+        )
+        return _direction(Span(rows, 1, n[None]), found, k, v, scaled, scale), found
+
+    def step(carry, n):
+        W, M, d, found = carry
+        given = W, M, d, norms, None if betas is None else betas[n - 1]
+        (W, M), back = jax.vjp(close, *given) if keep else (close(*given), None)
+        return (W, M, *met(W, found, n)), back
+
+    found = tuple(jnp.zeros((N, *w.shape[1:]), k.dtype) for w in W)
+    (W, M, d, found), backs = lax.scan(step, (W, M, *met(W, found, jnp.int32(0))), jnp.arange(1, N, dtype=jnp.int32))
+    o = _read(Span(rows, N, jnp.zeros(1, jnp.int32)), found, q)
+    return (o, W, M, d), (found, backs)
+
+
+def _sequence_forward(chunk, muon, W, M, norms, *tokens):
+    found, kept = _walk(chunk, muon, True, W, M, norms, *tokens)
+    return found, (*kept, norms, *tokens)
+
+
+def _sequence_back(chunk, muon, kept, slopes):
+    """All reads, then the chain from its end; what a chunk's reads add to the slope of its weights is added there."""
+    found, backs, norms, q, k, v, rates, betas = kept
+    do, dW, dM, D = slopes
+    rows = -(-chunk // ROWS) * ROWS
+    N = len(k) // rows
+    read_dW, dq = _read_back(Span(rows, N, jnp.zeros(1, jnp.int32)), found, q, do)
+    turned = out_turned(found)
+
+    def met(dW, D, n, sums):
+        span = Span(rows, 1, n[None])
+        dW, *of_chunk = _direction_back(span, found, turned, k, v, rates, D, (dW, read_dW))
+        return dW, tuple(
+            lax.dynamic_update_slice_in_dim(x, y, n * rows, 0) for x, y in zip(sums, of_chunk, strict=True)
+        )
+
+    def step(carry, given):
+        n, back = given
+        dW, dM, D, dnorms, sums = carry
+        dW, sums = met(dW, D, n, sums)
+        dW, dM, D, slope, dbeta = back((dW, dM))
+        return (dW, dM, D, jax.tree.map(jnp.add, dnorms, slope), sums), dbeta
+
+    sums = jnp.zeros_like(k), jnp.zeros_like(v), jnp.zeros((len(k), 3), jnp.float32)
+    start = dW, dM, D, jax.tree.map(jnp.zeros_like, norms), sums
+    (dW, dM, D, dnorms, sums), dbetas = lax.scan(step, start, (jnp.arange(1, N, dtype=jnp.int32), backs), reverse=True)
+    dW, (dk, dv, drates) = met(dW, D, jnp.int32(0), sums)
+    dbetas = None if betas is None else jnp.append(dbetas, 0)
+    return dW, dM, dnorms, dq, dk, dv, drates.T, dbetas
+
+
+sequence.defvjp(_sequence_forward, _sequence_back)
+
+
 # -- what is done to a chunk, and its gradient -------------------------------------------------------------------------
 
 # (sum, tokens, matrix, along): to that sum add those tokens times that matrix' or, not along its rows, that matrix
 GATE_UP_OUT = ((0, 0, 0, True), (1, 0, 1, True), (2, 1, 2, False))
 
 
-@jax.custom_vjp
 def read(W: SwiGLU, q: Float[Array, "C K"]) -> Float[Array, "C V"]:
     """f_W of every query (LaCT Eq. 6)."""
-    return _read(halved(W, q.dtype), q)
+    return read_alone(bank(W), whole(q))[: len(q)]
 
 
-def _read(W, q):
+@jax.custom_vjp
+def read_alone(W: Bank, q):
+    return _read(alone(q), halved(W, q.dtype), q)
+
+
+def _read(span, W, q):
     def hidden(sums, rates):
         a, u = sums
         return [silu(a)[0] * u], ()
 
-    (o,), _ = strips([q], [W.gate, W.up], GATE_UP_OUT[:2], hidden, results=1, out=W.out)
+    (o,), _ = strips(span, [q], W, GATE_UP_OUT[:2], hidden, results=1, out=True)
     return o
 
 
 def _read_forward(W, q):
     W = halved(W, q.dtype)
-    return _read(W, q), (W, q)
+    return _read(alone(q), W, q), (W, q)
 
 
-def _read_back(kept, do):
+def _read_back(span, W, q, do):
     """da = dh u silu'(a) and du = dh silu(a), with dh = out' do (chunk.py)."""
-    W, q = kept
     scale = lift(do, q.dtype)
 
     def hidden(sums, rates):
@@ -171,43 +313,46 @@ def _read_back(kept, do):
         dh = dh * scale
         return [dh * u * s1, dh * s, s * u], ()
 
-    rates = jnp.broadcast_to(scale, (len(q), 1))
-    (da, du, h), _ = strips([q, do], list(W), GATE_UP_OUT, hidden, results=3, rates=rates)
-    dW = over_tokens([(da, q), (du, q), (do, h)], jnp.stack([scale, scale, jnp.float32(1)]))
-    (dq,) = over_hidden([[(da, W.gate), (du, W.up)]], scale)
-    return SwiGLU(*dW), dq
+    rates = jnp.broadcast_to(scale, (1, len(q)))
+    (da, du, h), _ = strips(span, [q, do], W, GATE_UP_OUT, hidden, results=3, rates=rates)
+    dW = over_tokens(span, [(da, q), (du, q), (do, h)], jnp.stack([scale, scale, jnp.float32(1)]), W)
+    gate, up, _ = taken(W)
+    (dq,) = over_hidden(span, [[(da, gate), (du, up)]], scale)
+    return dW, dq
 
 
-read.defvjp(_read_forward, _read_back)
+read_alone.defvjp(_read_forward, lambda kept, do: _read_back(alone(do), *kept, do))
+
+
+def direction(W: SwiGLU, k: Float[Array, "C K"], v: Float[Array, "C V"], lr: Float[Array, "C 3"]) -> SwiGLU:
+    """Up sum_t <f(k_t), v_t>, each matrix with its own rates (LaCT Alg. 1); the formulas are those of chunk.py."""
+    return matrices(direction_alone(bank(W), whole(k), whole(v), whole(lr).T))
 
 
 @jax.custom_vjp
-def direction(W: SwiGLU, k: Float[Array, "C K"], v: Float[Array, "C V"], lr: Float[Array, "C 3"]) -> SwiGLU:
-    """Up sum_t <f(k_t), v_t>, each matrix with its own rates (LaCT Alg. 1); the formulas are those of chunk.py."""
-    return _direction(halved(W, k.dtype), k, v, lr)
+def direction_alone(W: Bank, k, v, rates):
+    scale = lift(rates, k.dtype)
+    return _direction(alone(k), halved(W, k.dtype), k, v, rates * scale, scale)
 
 
-def _direction(W, k, v, lr):
+def _direction(span, W, k, v, rates, scale):
     def hidden(sums, rates):
         (a, u, e), (lr_gate, lr_up, lr_out) = sums, rates
         s, s1, _ = silu(a)
         return [lr_gate * e * u * s1, lr_up * e * s, lr_out * s * u], ()
 
-    scale = lift(lr, k.dtype)
-    (g, p, h), _ = strips([k, v], list(W), GATE_UP_OUT, hidden, results=3, rates=lr * scale, parts=2)
-    return SwiGLU(*over_tokens([(g, k), (p, k), (v, h)], jnp.broadcast_to(scale, (3,))))
+    (g, p, h), _ = strips(span, [k, v], W, GATE_UP_OUT, hidden, results=3, rates=rates, parts=2)
+    return over_tokens(span, [(g, k), (p, k), (v, h)], jnp.broadcast_to(scale, (3,)), W)
 
 
-def _direction_forward(W, k, v, lr):
-    W = halved(W, k.dtype)
-    return _direction(W, k, v, lr), (W, k, v, lr)
+def _direction_forward(W, k, v, rates):
+    return direction_alone(W, k, v, rates), (halved(W, k.dtype), k, v, rates)
 
 
-def _direction_back(kept, D):
-    """All of it is linear in D, so D may be brought near 1 first, and the results back."""
-    W, k, v, lr = kept
+def _direction_back(span, W, turned, k, v, rates, D, plus=()):
+    """All of it is linear in D, so D may be brought near 1 first, and the results back. ``turned``: W's out'."""
     scale = lift(jnp.stack([jnp.max(jnp.abs(d)) for d in D]), k.dtype)
-    D = halved(jax.tree.map(lambda d: scale * d, D), k.dtype)
+    D = halved(tuple(scale * d for d in D), k.dtype)
 
     def hidden(sums, rates):
         (a, u, e, dg, dp, dh), (lr_gate, lr_up, lr_out) = sums, rates
@@ -221,19 +366,31 @@ def _direction_back(kept, D):
         return [da, du, de, lr_gate * g, lr_up * p, lr_out * h], dlr
 
     terms = GATE_UP_OUT + tuple((3 + s, x, 3 + w, along) for s, x, w, along in GATE_UP_OUT)
-    (da, du, de, g, p, h), dlr = strips([k, v], [*W, *D], terms, hidden, results=6, rates=lr, sums=3, parts=2)
-    dW = over_tokens([(da, k), (du, k), (v, de)], jnp.broadcast_to(scale, (3,)))
-    dk = [(g, D.gate), (p, D.up), (da, W.gate), (du, W.up)]
-    dk, dv = over_hidden([dk, [(h, D.out.T), (de, W.out.T)]], scale)
-    return SwiGLU(*dW), dk, dv, dlr / scale
+    (da, du, de, g, p, h), dlr = strips(span, [k, v], (*W, *D), terms, hidden, results=6, rates=rates, sums=3, parts=2)
+    dW = over_tokens(span, [(da, k), (du, k), (v, de)], jnp.broadcast_to(scale, (3,)), W, plus)
+    (gate, up, _), (d_gate, d_up, _) = taken(W), taken(D)
+    dk = [(g, d_gate), (p, d_up), (da, gate), (du, up)]
+    dk, dv = over_hidden(span, [dk, [(h, out_turned(D)), (de, turned)]], scale)
+    return dW, dk, dv, dlr / scale
 
 
-direction.defvjp(_direction_forward, _direction_back)
+def _direction_alone_back(kept, D):
+    W, k, v, rates = kept
+    dW, dk, dv, dlr = _direction_back(alone(k), W, out_turned(W), k, v, rates, D)
+    return dW, dk, dv, dlr.T
 
 
-def halved(W: SwiGLU, dtype) -> SwiGLU:
-    """As the products read them."""
-    return jax.tree.map(lambda w: w.astype(dtype), W)
+direction_alone.defvjp(_direction_forward, _direction_alone_back)
+
+
+def taken(memory: Bank) -> list[tuple[Array, int]]:
+    """Each matrix: the array that has it, and its place there."""
+    return [(memory[a], i) for a, i in slots(memory)]
+
+
+def out_turned(memory: Bank) -> tuple[Array, int]:
+    """out' as :func:`taken` has it."""
+    return memory[-1][:, -1:].mT, 0
 
 
 def lift(x: Array, dtype) -> Array:
@@ -252,6 +409,11 @@ def wide(*widths: int) -> bool:
     return sum(widths) > WIDEST
 
 
+def whole(x: Array) -> Array:
+    """Filled up with zeros to whole blocks of tokens."""
+    return jnp.pad(x, [(0, -len(x) % ROWS), (0, 0)]) if len(x) % ROWS else x
+
+
 def summed(x: Array, y: Array) -> Array:
     """x @ y, factors in 16 bits, the sum in float32."""
     return jnp.matmul(x, y, preferred_element_type=jnp.float32)
@@ -261,8 +423,9 @@ def summed(x: Array, y: Array) -> Array:
 
 
 def strips(
+    span: Span,
     tokens: list[Array],
-    matrices: list[Array],
+    weights: Bank,
     terms: tuple,
     hidden: Callable,
     *,
@@ -270,42 +433,36 @@ def strips(
     rates: Array | None = None,
     sums: int = 0,
     parts: int = 1,
-    out: Array | None = None,
+    out: bool = False,
 ) -> tuple[list[Array], Array | None]:
     """Products of tokens ``[C, D]`` with matrices, and what ``hidden`` makes of their sums, 16 bits ``[C, M]`` each.
 
     Args:
-        tokens, matrices: in 16 bits. terms: which tokens are multiplied with which matrix into which sum.
+        tokens, weights: in 16 bits. terms: which tokens are multiplied with which matrix into which sum.
         hidden: ``(sums, rates) -> (results, numbers)``, of tiles ``[tokens, hidden]`` and of the rates of the same
             tokens, spread over the tile. The numbers are summed over the hidden layer.
-        rates: ``[C, R]``, float32. parts: into how many the hidden layer is split, to have as many times more blocks.
-        out: ``[V, M]``: the one result times this matrix' is wanted instead.
+        rates: ``[R, C]``, float32. parts: into how many the hidden layer is split, to have as many times more blocks.
+        out: the one result times the third matrix' is wanted instead.
 
     Returns:
         the results; the sums ``[C, sums]``, or None.
     """
-    if wide(*(x.shape[1] for x in tokens), 0 if out is None else out.shape[1]):
-        return _by_xla(tokens, matrices, terms, hidden, rates, out)
-    C = len(tokens[0])
-    tokens = [whole(x) for x in tokens]
-    rates = None if rates is None else whole(rates).T
-    found, numbers = _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out)
-    return [x[:C] for x in found], numbers.sum(0)[:, :C].T if sums else None
+    own = taken(weights)
+    if wide(*(x.shape[1] for x in tokens), own[2][0].shape[2] if out else 0):
+        return _by_xla(span, tokens, own, terms, hidden, rates, out)
+    found, numbers = _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, out)
+    return found, numbers.sum(0).T if sums else None
 
 
-def whole(x: Array) -> Array:
-    """Filled up with zeros to whole blocks of tokens."""
-    return jnp.pad(x, [(0, -len(x) % ROWS), (0, 0)]) if len(x) % ROWS else x
-
-
-def _by_xla(tokens, matrices, terms, hidden, rates, out):
+def _by_xla(span, tokens, own, terms, hidden, rates, out):
     """The same, but for a rounding: the sums go through memory to ``hidden``, so they do in 16 bits."""
-    found = [(tokens[x] @ (matrices[w].T if along else matrices[w])).astype(jnp.float32) for _, x, w, along in terms]
-    results, numbers = hidden(found, [] if rates is None else [r[:, None] for r in rates.T])
+    tokens, own = [span.tokens(x) for x in tokens], [span.of(x)[:, i] for x, i in own]
+    found = [(tokens[x] @ (own[w].mT if along else own[w])).astype(jnp.float32) for _, x, w, along in terms]
+    results, numbers = hidden(found, [] if rates is None else [span.tokens(r) for r in rates])
     results = [x.astype(tokens[0].dtype) for x in results]
-    if out is not None:
-        results = [results[0] @ out.T]
-    return results, jnp.stack([jnp.sum(x, axis=1) for x in numbers], axis=1) if numbers else None
+    results = [results[0] @ own[2].mT] if out else results
+    flat = [x.reshape(-1, x.shape[2]) for x in results]
+    return flat, jnp.stack([jnp.sum(x, axis=2).ravel() for x in numbers], axis=1) if numbers else None
 
 
 class Job(NamedTuple):
@@ -318,7 +475,7 @@ class Job(NamedTuple):
     along: bool
 
 
-def _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out):
+def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, out):
     """A block has 128 tokens and a part of the hidden layer, which it goes through 64 at a time.
 
     In shared memory: the tokens, 192 KB if they have 2 x 384 channels (a read: the queries and their hidden layer), and
@@ -326,28 +483,37 @@ def _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out):
     64 x 64 x 64; up to six sums are 192 registers a thread. While one job is computed the tile of the one before it is
     replaced: by the first warpgroup, once both have said that they are through with it (``free``).
     """
-    C, M, dtype = len(tokens[0]), matrices[0].shape[0], tokens[0].dtype
+    place, M, V, dtype = slots(weights), weights[0].shape[2], weights[-1].shape[2], tokens[0].dtype
+    C, across = span.rows * span.chunks, V if out else M
     columns = [x.shape[1] // SIDE for x in tokens]
     pieces, n_rates = M // SIDE, 0 if rates is None else len(rates)
     parts = parts if pieces % parts == 0 else 1
-    matrices = matrices if out is None else [*matrices, out]
     work = [Job(s, x, j, w, along) for j in range(max(columns)) for s, x, w, along in terms if j < columns[x]]
 
-    def body(*refs, token_s, hidden_s, ring, there, full, free):
+    def body(first_g, *refs, token_s, hidden_s, ring, there, full, free):
         refs = iter(refs)
-        token_g, matrix_g = [next(refs) for _ in tokens], [next(refs) for _ in matrices]
+        token_g, weight_g = [next(refs) for _ in tokens], [next(refs) for _ in weights]
         rates_g = next(refs) if n_rates else None
         result_g = [next(refs) for _ in range(results)]
         sums_g = next(refs) if sums else None
-        wg, part = lax.axis_index("wg"), lax.axis_index("part")
-        mine = pl.ds((2 * lax.axis_index("tile") + wg) * SIDE, SIDE)
+        wg, part, tile, first = lax.axis_index("wg"), lax.axis_index("part"), lax.axis_index("tile"), first_g[0]
+        chunk = lax.div(tile, jnp.int32(span.rows // ROWS))
+        matrix_g = [weight_g[a].at[span.skipped(len(weights[a]), first) + chunk, i] for a, i in place]
+        mine = pl.ds((2 * tile + wg) * SIDE, SIDE)
+
+        def here(length):
+            """This warpgroup's tokens, in an array of that length."""
+            return pl.ds(span.skipped(length, first, span.rows) * span.rows + (2 * tile + wg) * SIDE, SIDE)
+
+        def arrival(x, column):
+            return there.at[wg * sum(columns) + sum(columns[:x]) + column]
 
         def fetch(slot, job, piece):
-            own, across = pl.ds(piece * SIDE, SIDE), pl.ds(job.column * SIDE, SIDE)
-            box = matrix_g[job.matrix].at[(own, across) if job.along else (across, own)]
+            own, over = pl.ds(piece * SIDE, SIDE), pl.ds(job.column * SIDE, SIDE)
+            box = matrix_g[job.matrix].at[(own, over) if job.along else (over, own)]
             plgpu.copy_gmem_to_smem(box, ring.at[slot], full.at[slot])
 
-        def sweep(work, factors, first, count, finish, carry, done=0, last=True):
+        def sweep(work, factor, first, count, finish, carry, done=0, last=True):
             """``finish(piece, sums, carry)`` for count pieces from the first, after so many jobs done."""
             n, total = len(work), count * len(work)
 
@@ -373,13 +539,17 @@ def _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out):
 
             def piece(p, carry):
                 def run(*accumulators):
+                    begun = set()
                     for i, job in enumerate(work):
                         t = p * n + i
                         slot = (done + t) & (RING - 1)
+                        if not done and job[1:3] not in begun:  # the tokens come 64 columns at a time
+                            begun.add(job[1:3])
+                            pl.when(p == 0)(lambda job=job: plgpu.barrier_wait(arrival(job.tokens, job.column)))
                         plgpu.barrier_wait(full.at[slot])
                         tile = ring.at[slot]
                         tile = transposed(tile) if job.along else tile
-                        plgpu.wgmma(accumulators[job.sum], block(factors[job.tokens], job.column), tile)
+                        plgpu.wgmma(accumulators[job.sum], factor(job), tile)
                         if i:
                             plgpu.wgmma_wait(1)
                             replace(t - 1, i - 1 + RING, p)
@@ -393,22 +563,25 @@ def _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out):
 
             return tiles.steps(count, piece, carry)
 
-        for x_g, x_s in zip(token_g, token_s, strict=True):
-            plgpu.copy_gmem_to_smem(x_g.at[mine], x_s.at[wg], there.at[wg])
-        plgpu.barrier_wait(there.at[wg])
+        for job in dict.fromkeys(job[1:3] for job in work):
+            x, over = job[0], pl.ds(job[1] * SIDE, SIDE)
+            plgpu.copy_gmem_to_smem(token_g[x].at[here(len(tokens[x])), over], token_s[x].at[wg, job[1]], arrival(*job))
+
+        def of_tokens(job):
+            return token_s[job.tokens].at[wg, job.column]
 
         def store(x_g, piece, x):
             x_g[mine, pl.ds(piece * SIDE, SIDE)] = x.astype(dtype)
 
         def of_hidden(piece, found, carry):
-            own = [rates_g.at[i, mine] for i in range(n_rates)]
+            own = [rates_g.at[i, here(rates.shape[1])] for i in range(n_rates)]
             spread = [by_row(plgpu.load(r, layout=tiles.PER_ROW, optimized=False)) for r in own]
             found, numbers = hidden(found, spread)
-            if out is None:
+            if out:
+                hidden_s[0][wg, piece] = found[0].astype(dtype)
+            else:
                 for x, x_g in zip(found, result_g, strict=True):
                     store(x_g, piece, x)
-            else:
-                hidden_s[0][wg, :, pl.ds(piece * SIDE, SIDE)] = found[0].astype(dtype)
             return tuple(x + jnp.sum(y, axis=1) for x, y in zip(carry, numbers, strict=True))
 
         def of_out(piece, found, carry):
@@ -417,16 +590,15 @@ def _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out):
 
         count = pieces // parts
         zeros = tuple(plgpu.layout_cast(jnp.zeros((SIDE,), jnp.float32), tiles.PER_ROW) for _ in range(sums))
-        factors = [x_s.at[wg] for x_s in token_s]
-        numbers = sweep(work, factors, part * count, count, of_hidden, zeros, last=out is None)
-        if out is not None:
+        numbers = sweep(work, of_tokens, part * count, count, of_hidden, zeros, last=not out)
+        if out:
             plgpu.commit_smem()  # this warpgroup's own hidden layer is what it now multiplies
-            onward = [Job(0, 0, j, len(matrices) - 1, True) for j in range(pieces)]
-            sweep(onward, [hidden_s[0].at[wg]], 0, len(out) // SIDE, of_out, (), done=count * len(work))
+            onward = [Job(0, 0, j, 2, True) for j in range(pieces)]
+            sweep(onward, lambda job: hidden_s[0].at[wg, job.column], 0, V // SIDE, of_out, (), done=count * len(work))
         for i, x in enumerate(numbers):
             sums_g[part, i, mine] = x
 
-    outputs = [jax.ShapeDtypeStruct((C, M if out is None else len(out)), dtype)] * results
+    outputs = [jax.ShapeDtypeStruct((C, across), dtype)] * results
     if sums:
         outputs.append(jax.ShapeDtypeStruct((parts, sums, C), jnp.float32))
     found = tiles.kernel(
@@ -437,115 +609,118 @@ def _strips(tokens, matrices, terms, hidden, results, rates, sums, parts, out):
         num_threads=2,
         thread_name="wg",
         scratch_types={
-            "token_s": [tiles.factor(2, SIDE, x.shape[1], dtype=dtype) for x in tokens],
-            "hidden_s": [] if out is None else [tiles.factor(2, SIDE, M, dtype=dtype)],
+            "token_s": [tiles.factor(2, n, SIDE, SIDE, dtype=dtype) for n in columns],
+            "hidden_s": [tiles.factor(2, pieces, SIDE, SIDE, dtype=dtype)] if out else [],
             "ring": tiles.factor(RING, SIDE, SIDE, dtype=dtype),
-            "there": plgpu.Barrier(num_arrivals=len(tokens), num_barriers=2),
+            "there": plgpu.Barrier(num_barriers=2 * sum(columns)),
             "full": plgpu.Barrier(num_barriers=RING),
             "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
         },
-    )(*tokens, *matrices, *([] if rates is None else [rates]))
+    )(span.first, *tokens, *weights, *([] if rates is None else [rates]))
     return (found[:-1], found[-1]) if sums else (found, None)
 
 
 # -- out of it ---------------------------------------------------------------------------------------------------------
 
 
-def over_tokens(products: list[tuple[Array, Array]], scales: Array) -> list[Array]:
-    """x' y / scale of every ``x [C, A]``, ``y [C, N]``, in float32."""
+def over_tokens(span: Span, products: list[tuple[Array, Array]], scales: Array, like: Bank, plus: tuple = ()) -> Bank:
+    """x' y / scale of every ``x [C, A]``, ``y [C, N]``, added to what the banks ``plus`` have, in float32."""
     if any(wide(x.shape[1], y.shape[1]) for x, y in products):
-        return [summed(x.T, y) / scale for (x, y), scale in zip(products, scales, strict=True)]
-    return _totals([[(whole(x), whole(y))] for x, y in products], 1 / scales, jnp.float32, columns=ROWS, tokens=True)
+        found = [
+            summed(span.tokens(x).mT, span.tokens(y)) / scale for (x, y), scale in zip(products, scales, strict=True)
+        ]
+        found = (jnp.stack(found, 1),) if len(like) == 1 else tuple(x[:, None] for x in found)
+        return jax.tree.map(lambda x, *more: x + sum(span.of(y) for y in more), found, *plus)
+    outputs = [jax.ShapeDtypeStruct((span.chunks, *w.shape[1:]), jnp.float32) for w in like]
+    sums = [[(x, (y, None))] for x, y in products]
+    return tuple(_totals(span, sums, 1 / scales, outputs, slots(outputs), plus, columns=ROWS, tokens=True))
 
 
-def over_hidden(sums: list[list[tuple[Array, Array]]], scale: Array) -> list[Array]:
-    """The sum of x y / scale over the pairs ``x [C, M]``, ``y [M, N]`` of each, in 16 bits."""
-    C, dtype = sums[0][0][0].shape[0], sums[0][0][0].dtype
-    if any(wide(*y.shape) for pairs in sums for _, y in pairs):
-        joined = [[jnp.concatenate(z, axis=1 - i) for i, z in enumerate(zip(*pairs, strict=True))] for pairs in sums]
-        return [(summed(x, y) / scale).astype(dtype) for x, y in joined]
-    columns = 192 if all(pairs[0][1].shape[1] % 192 == 0 for pairs in sums) else ROWS
+def over_hidden(span: Span, sums: list[list], scale: Array) -> list[Array]:
+    """The sum of x y / scale over the pairs of each, ``x [C, M]``, ``y [N, m, M, D]`` and a place, in 16 bits."""
+    dtype = sums[0][0][0].dtype
+    if any(wide(*y.shape[2:]) for pairs in sums for _, (y, _) in pairs):
+        pairs = [[(span.tokens(x), span.of(y)[:, i]) for x, (y, i) in pairs] for pairs in sums]
+        joined = [[jnp.concatenate(z, axis=2 - i) for i, z in enumerate(zip(*p, strict=True))] for p in pairs]
+        return [(summed(x, y) / scale).astype(dtype).reshape(-1, y.shape[2]) for x, y in joined]
+    widths = [pairs[0][1][0].shape[3] for pairs in sums]
+    columns = 192 if all(width % 192 == 0 for width in widths) else ROWS
+    outputs = [jax.ShapeDtypeStruct((1, 1, span.rows * span.chunks, width), dtype) for width in widths]
     scales = jnp.broadcast_to(1 / scale, (len(sums),))
-    found = _totals([[(whole(x), y) for x, y in pairs] for pairs in sums], scales, dtype, columns=columns, tokens=False)
-    return [x[:C] for x in found]
+    found = _totals(span, sums, scales, outputs, slots(outputs), (), columns=columns, tokens=False)
+    return [x[0, 0] for x in found]
 
 
-def _totals(sums, scales, dtype, *, columns, tokens):
+def _totals(span, sums, scales, outputs, place, plus, *, columns, tokens):
     """Sums of products times their scales: over the rows of x and y (tokens), or the columns of x (hidden layer).
 
     A block has 128 x ``columns`` of one sum, 64 rows for each of its two warpgroups; 384 x 384 over the tokens are 9
     blocks of 128 columns for each head and matrix, 2048 tokens x 384 are 32 blocks of 192. A step is 64 deep. Shared
     memory has four steps, 128 KB or 160 KB.
     """
-    flat = [pair for pairs in sums for pair in pairs]
-    shapes = [(x.shape[tokens], y.shape[1]) for ((x, y), *_) in sums]
-    blocks = [(rows // ROWS) * (across // columns) for rows, across in shapes]
+    flat = [(x, y) for pairs in sums for x, (y, _) in pairs]
+    shapes = [(x.shape[1] if tokens else span.rows, y.shape[-1]) for ((x, (y, _)), *_) in sums]
+    blocks = [(rows // ROWS) * (over // columns) for rows, over in shapes]
 
-    def body(*refs, x_s, y_s, full, free):
+    def body(first_g, scales_g, *refs, x_s, y_s, full, free):
         refs = iter(refs)
         pair_g = [(next(refs), next(refs)) for _ in flat]
-        scales_g = next(refs)
-        wg, tile = lax.axis_index("wg"), lax.axis_index("tile")
+        plus_g = [[next(refs) for _ in more] for more in plus]
+        out_g = [next(refs) for _ in outputs]
+        wg, tile, first = lax.axis_index("wg"), lax.axis_index("tile"), first_g[0]
+        chunk, tile = lax.div(tile, jnp.int32(sum(blocks))), lax.rem(tile, jnp.int32(sum(blocks)))
         half = pl.ds(wg * SIDE, SIDE)
 
-        def one(index, pairs, out_g, block):
-            across, deep = shapes[index][1] // columns, pairs[0][0].shape[not tokens] // SIDE
-            total = len(pairs) * deep
-            rows, cols = pl.ds(block // across * ROWS, ROWS), pl.ds(block % across * columns, columns)
+        def start(x):
+            """Where this chunk's tokens begin in x."""
+            return (span.skipped(len(x), first, span.rows) + chunk) * span.rows
 
-            def fetch(t):
-                slot = t & (RING - 1)
-                for i, (x_g, y_g) in enumerate(pairs):
+        def one(index, pairs, block):
+            over = shapes[index][1] // columns
+            deep = (span.rows if tokens else pairs[0][0][0].shape[1]) // SIDE
+            total = len(pairs) * deep
+            row, cols = (
+                lax.div(block, jnp.int32(over)) * ROWS,
+                pl.ds(lax.rem(block, jnp.int32(over)) * columns, columns),
+            )
+
+            def fetch(t, slot):
+                for i, ((x, (y, at)), (x_g, y_g)) in enumerate(pairs):
 
                     @pl.when((t >= i * deep) & (t < (i + 1) * deep))
-                    def _(i=i, x_g=x_g, y_g=y_g):
-                        step = pl.ds((t - i * deep) * SIDE, SIDE)
-                        x_box = x_g.at[step, rows] if tokens else x_g.at[rows, step]
+                    def _(i=i, x=x, y=y, at=at, x_g=x_g, y_g=y_g):
+                        step = (t - i * deep) * SIDE
+                        if tokens:
+                            x_box = x_g.at[pl.ds(start(x) + step, SIDE), pl.ds(row, ROWS)]
+                            y_box = y_g.at[pl.ds(start(y) + step, SIDE), cols]
+                        else:
+                            x_box = x_g.at[pl.ds(start(x) + row, ROWS), pl.ds(step, SIDE)]
+                            y_box = y_g.at[span.skipped(len(y), first) + chunk, at, pl.ds(step, SIDE), cols]
                         plgpu.copy_gmem_to_smem(x_box, x_s.at[slot], full.at[slot])
-                        plgpu.copy_gmem_to_smem(y_g.at[step, cols], y_s.at[slot], full.at[slot])
+                        plgpu.copy_gmem_to_smem(y_box, y_s.at[slot], full.at[slot])
 
-            def replace(t):
-                """The step before the one that is computed, by that which is four later."""
-                slot = t & (RING - 1)
-                plgpu.barrier_arrive(free.at[slot])
+            def factors(slot):
+                return transposed(x_s.at[slot, :, half]) if tokens else x_s.at[slot, half], y_s.at[slot]
 
-                @pl.when(wg == 0)
-                def _():
-                    plgpu.barrier_wait(free.at[slot])
-                    fetch(t + RING)
+            found = in_turn(total, fetch, factors, columns, wg, full, free) * scales_g[index]
+            array, at = place[index]
+            mine = row + wg * SIDE
+            for x, x_g in zip(plus, plus_g, strict=True):
+                more = x_g[array].at[span.skipped(len(x[array]), first) + chunk, at, pl.ds(mine, SIDE), cols]
+                found += plgpu.load(more, layout=tiles.WGMMA, optimized=False)
+            mine, chunk_out = (mine, chunk) if tokens else (chunk * span.rows + mine, 0)
+            out_g[array][chunk_out, at, pl.ds(mine, SIDE), cols] = found.astype(outputs[0].dtype)
 
-            def run(total_acc):
-                def step(t, _):
-                    slot = t & (RING - 1)
-                    plgpu.barrier_wait(full.at[slot])
-                    x = transposed(x_s.at[slot, :, half]) if tokens else x_s.at[slot, half]
-                    plgpu.wgmma(total_acc, x, y_s.at[slot])
-                    plgpu.wgmma_wait(1)
-                    pl.when((t > 0) & (t - 1 + RING < total))(lambda: replace(t - 1))
-                    return ()
-
-                tiles.steps(total, step, ())
-                return total_acc[...]
-
-            @pl.when(wg == 0)
-            def _():
-                for t in range(min(RING, total)):
-                    fetch(jnp.int32(t))
-
-            found = pl.run_scoped(run, plgpu.ACC((SIDE, columns), jnp.float32))
-            mine = pl.ds(block // across * ROWS + wg * SIDE, SIDE)
-            out_g[mine, cols] = (found * scales_g[index]).astype(dtype)
-
-        first = 0
+        before = 0
         for index, (count, pairs) in enumerate(zip(blocks, sums, strict=True)):
-            own = [pair_g.pop(0) for _ in pairs]
-            pl.when((tile >= first) & (tile < first + count))(partial(one, index, own, next(refs), tile - first))
-            first += count
+            own = [(pair, pair_g.pop(0)) for pair in pairs]
+            pl.when((tile >= before) & (tile < before + count))(partial(one, index, own, tile - before))
+            before += count
 
     return tiles.kernel(
         body,
-        out_type=[jax.ShapeDtypeStruct(shape, dtype) for shape in shapes],
-        grid=(sum(blocks),),
+        out_type=outputs,
+        grid=(span.chunks * sum(blocks),),
         grid_names=("tile",),
         num_threads=2,
         thread_name="wg",
@@ -555,4 +730,242 @@ def _totals(sums, scales, dtype, *, columns, tokens):
             "full": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
             "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
         },
-    )(*(z for pair in flat for z in pair), scales)
+    )(span.first, scales, *(z for pair in flat for z in pair), *(x for more in plus for x in more))
+
+
+def in_turn(total, fetch, factors, columns, wg, full, free):
+    """The sum of so many products of 64 rows, through the ring: step t + 4 is fetched once both have done with t."""
+
+    def replace(t):
+        slot = t & (RING - 1)
+        plgpu.barrier_arrive(free.at[slot])
+
+        @pl.when(wg == 0)
+        def _():
+            plgpu.barrier_wait(free.at[slot])
+            fetch(t + RING, slot)
+
+    def run(acc):
+        def step(t, _):
+            slot = t & (RING - 1)
+            plgpu.barrier_wait(full.at[slot])
+            plgpu.wgmma(acc, *factors(slot))
+            plgpu.wgmma_wait(1)
+            pl.when((t > 0) & (t - 1 + RING < total))(lambda: replace(t - 1))
+            return ()
+
+        tiles.steps(total, step, ())
+        return acc[...]
+
+    @pl.when(wg == 0)
+    def _():
+        for t in range(min(RING, total)):
+            fetch(jnp.int32(t), t)
+
+    return pl.run_scoped(run, plgpu.ACC((SIDE, columns), jnp.float32))
+
+
+# -- Muon --------------------------------------------------------------------------------------------------------------
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def orthogonal(G: Float[Array, "m M N"], steps: tuple) -> Float[Array, "m M N"]:
+    """``newton_schulz``, its factors in float16: all have length 1 at the start and few grow past 10.
+
+    A product of 384 x 384 matrices takes less time than to start it, and every one waits for that before it: so what
+    else is done to their entries is done where the sums are. X alone is kept in float32 too, since a X is what the
+    small singular values live on.
+    """
+    unit, _ = to_length_1(G)
+    X = broad(unit, G)
+    *_, (X, _) = [(X, None), *walk(X, steps)]
+    return broad(X, G)
+
+
+def orthogonals(G: Bank, steps: tuple) -> Bank:
+    return tuple(orthogonal(x[0], steps)[None] for x in G)
+
+
+def walk(X, steps):
+    """Each next X, and what a step's gradient needs: X, A = X X' and B = b A + c A A in float16."""
+    x = X.astype(jnp.float16)
+    for a, b, c in steps:
+        A = blend((0, 1), None, [(x, x)], turned=True)
+        B = blend((b, c), A, [(A, A)])
+        kept = x, A, B
+        X, x = blend((a, 1), X, [(B, x)], exact=True)
+        yield X, kept
+
+
+def _orthogonal_back(steps, G, slope):
+    """With Y the slope at a step's end: (a + B) Y + (b S + c (S A + A S)) X before it, with S = Y X' + X Y'."""
+    unit, size = to_length_1(G)
+    slope, scale = to_length_1(slope)  # all of it is linear in the slope, so no rounding need see how large that is
+    kept = [kept for _, kept in walk(broad(unit, G), steps)]
+    Y = broad(slope, G)
+    y = Y.astype(jnp.float16)
+    for (a, b, c), (x, A, B) in reversed(list(zip(steps, kept, strict=True))):
+        S = blend((0, 1), None, [(y, x), (x, y)], turned=True)
+        P = blend((b, c), S, [(S, A), (A, S)])
+        Y, y = blend((a, 1), Y, [(B, y), (P, x)], exact=True)
+    Y = scale * broad(Y, G)
+    along = jnp.sum(unit * Y, axis=(-2, -1), keepdims=True)
+    radial = jnp.where(size > 0, along / jnp.where(size > 0, size, 1), 0)
+    return ((Y - radial * G) / (size + MUON_GUARD),)
+
+
+orthogonal.defvjp(lambda G, steps: (orthogonal(G, steps), G), _orthogonal_back)
+
+
+@partial(jax.jit, static_argnames=("turned", "exact"))
+def blend(scales, base, pairs, *, turned=False, exact=False):
+    """scales[0] base + scales[1] times the sum of x y of the pairs, or (turned) of x y', in float16 or (exact) both.
+
+    A block is 128 x 128 of one matrix: 108 blocks for twelve of 384 x 384.
+    """
+    (x, y), *_ = pairs
+    m, rows, deep = x.shape
+    width = y.shape[1 if turned else 2]
+    bases = [] if base is None else [base]
+
+    def body(scales_g, *refs, x_s, y_s, full, free):
+        refs = iter(refs)
+        pair_g = [(next(refs), next(refs)) for _ in pairs]
+        base_g = [next(refs) for _ in bases]
+        wg, matrix = lax.axis_index("wg"), lax.axis_index("matrix")
+        row, column = lax.axis_index("row") * ROWS, lax.axis_index("column") * ROWS
+
+        def fetch(t, slot):
+            for i, (x_g, y_g) in enumerate(pair_g):
+
+                @pl.when((t >= i * (deep // SIDE)) & (t < (i + 1) * (deep // SIDE)))
+                def _(i=i, x_g=x_g, y_g=y_g):
+                    step, over = pl.ds((t - i * (deep // SIDE)) * SIDE, SIDE), pl.ds(column, ROWS)
+                    plgpu.copy_gmem_to_smem(x_g.at[matrix, pl.ds(row, ROWS), step], x_s.at[slot], full.at[slot])
+                    y_box = y_g.at[(matrix, over, step) if turned else (matrix, step, over)]
+                    plgpu.copy_gmem_to_smem(y_box, y_s.at[slot], full.at[slot])
+
+        def factors(slot):
+            return x_s.at[slot, pl.ds(wg * SIDE, SIDE)], transposed(y_s.at[slot]) if turned else y_s.at[slot]
+
+        found = scales_g[1] * in_turn(len(pairs) * deep // SIDE, fetch, factors, ROWS, wg, full, free)
+        mine = matrix, pl.ds(row + wg * SIDE, SIDE), pl.ds(column, ROWS)
+        for x_g in base_g:
+            found += scales_g[0] * plgpu.load(x_g.at[mine], layout=tiles.WGMMA, optimized=False).astype(jnp.float32)
+        for x_g in refs:
+            x_g[mine] = found.astype(x_g.dtype)
+
+    outputs = [jax.ShapeDtypeStruct((m, rows, width), x) for x in [jnp.float32] * exact + [jnp.float16]]
+    found = tiles.kernel(
+        body,
+        out_type=outputs,
+        grid=(m, rows // ROWS, width // ROWS),
+        grid_names=("matrix", "row", "column"),
+        num_threads=2,
+        thread_name="wg",
+        scratch_types={
+            "x_s": tiles.factor(RING, ROWS, SIDE, dtype=jnp.float16),
+            "y_s": tiles.factor(RING, *((ROWS, SIDE) if turned else (SIDE, ROWS)), dtype=jnp.float16),
+            "full": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
+            "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
+        },
+    )(jnp.asarray(scales, jnp.float32), *(z for pair in pairs for z in pair), *bases)
+    return found if exact else found[0]
+
+
+# -- the step of the weights -------------------------------------------------------------------------------------------
+
+
+@jax.custom_vjp
+def stepped(W: Bank, s: Bank, norms: tuple) -> Bank:
+    """Z = W + s with each row back at its norm, Z / (|Z| + 1e-5) n0 (``restored`` in steps.py), in one launch."""
+    return _stepped(W, s, norms, keep=False)[0]
+
+
+def _stepped(W, s, norms, keep):
+    found = [_restored(by_rows(w), by_rows(x), n, keep) for w, x, n in zip(W, s, norms, strict=True)]
+    return tuple(x.reshape(w.shape) for (x, *_), w in zip(found, W, strict=True)), tuple(z for _, *z in found)
+
+
+def by_rows(x):
+    return x.reshape(-1, x.shape[-1])
+
+
+def _restored(W, s, norms, keep):
+    """A block has 64 rows; it goes over them twice, since all of a row must be known before any of it is written."""
+    rows, width = W.shape
+
+    def body(W_g, s_g, norms_g, *found_g):
+        mine = pl.ds(lax.axis_index("tile") * SIDE, SIDE)
+
+        def Z(cols):
+            return sum(plgpu.load(x.at[mine, cols], layout=tiles.WGMMA, optimized=False) for x in (W_g, s_g))
+
+        def measure(j, squares):
+            cols = pl.ds(j * SIDE, SIDE)
+            z = Z(cols)
+            for x_g in found_g[1:]:
+                x_g[mine, cols] = z
+            return squares + jnp.sum(z * z, axis=1)
+
+        def finish(j, _):
+            cols = pl.ds(j * SIDE, SIDE)
+            found_g[0][mine, cols] = Z(cols) * by_row(factor)
+            return ()
+
+        squares = tiles.steps(width // SIDE, measure, nothing())
+        factor = tiles.vector(norms_g.at[mine], tiles.PER_ROW) / (jnp.sqrt(squares) + GUARD)
+        tiles.steps(width // SIDE, finish, ())
+
+    outputs = [jax.ShapeDtypeStruct((rows, width), jnp.float32)] * (1 + keep)
+    return tiles.kernel(body, out_type=outputs, grid=(rows // SIDE,), grid_names=("tile",))(W, s, norms)
+
+
+def nothing():
+    return plgpu.layout_cast(jnp.zeros((SIDE,), jnp.float32), tiles.PER_ROW)
+
+
+def _stepped_forward(W, s, norms):
+    found, kept = _stepped(W, s, norms, keep=True)
+    return found, (kept, norms)
+
+
+def _stepped_back(kept, slopes):
+    kept, norms = kept
+    found = [_unrestored(*z, by_rows(x), n) for z, x, n in zip(kept, slopes, norms, strict=True)]
+    dZ = tuple(x.reshape(slope.shape) for (x, _), slope in zip(found, slopes, strict=True))
+    return dZ, dZ, tuple(along for _, along in found)
+
+
+def _unrestored(Z, slope, norms):
+    """What points along a row is lost, but for the guard."""
+    rows, width = Z.shape
+
+    def body(Z_g, slope_g, norms_g, found_g, along_g):
+        mine = pl.ds(lax.axis_index("tile") * SIDE, SIDE)
+
+        def load(x_g, j):
+            return plgpu.load(x_g.at[mine, pl.ds(j * SIDE, SIDE)], layout=tiles.WGMMA, optimized=False)
+
+        def measure(j, sums):
+            z = load(Z_g, j)
+            return tuple(x + jnp.sum(z * y, axis=1) for x, y in zip(sums, (z, load(slope_g, j)), strict=True))
+
+        def finish(j, _):
+            found = by_row(factor) * (load(slope_g, j) - by_row(radial) * load(Z_g, j))
+            found_g[mine, pl.ds(j * SIDE, SIDE)] = found
+            return ()
+
+        squares, along = tiles.steps(width // SIDE, measure, (nothing(), nothing()))
+        size = jnp.sqrt(squares)
+        along = along / (size + GUARD)
+        radial = jnp.where(size > 0, along / jnp.where(size > 0, size, 1), 0)
+        factor = tiles.vector(norms_g.at[mine], tiles.PER_ROW) / (size + GUARD)
+        tiles.steps(width // SIDE, finish, ())
+        along_g[mine] = along
+
+    outputs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, width), (rows,))]
+    return tiles.kernel(body, out_type=outputs, grid=(rows // SIDE,), grid_names=("tile",))(Z, slope, norms)
+
+
+stepped.defvjp(_stepped_forward, _stepped_back)

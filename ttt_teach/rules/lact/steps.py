@@ -22,24 +22,22 @@ class Memory(NamedTuple):
     pending_momentum: Float[Array, ""] | None  # the momentum of its tokens, summed
 
 
-def write(memory: Memory, tokens: int | Array, norms: SwiGLU, muon: tuple | None, factors=None) -> Memory:
+def each(G: SwiGLU, steps: tuple) -> SwiGLU:
+    """Muon of each matrix."""
+    return SwiGLU(*(newton_schulz(x, steps) for x in G))
+
+
+def write(memory: Memory, tokens: int | Array, norms: SwiGLU, muon: tuple | None, orthogonal=each) -> Memory:
     """Close the pending chunk of so many tokens: momentum, Muon, the step, and the rows back to their initial norm.
 
-    ``factors``: the dtype of the factors in Muon's products, see newton_schulz.
+    ``orthogonal``: who does Muon for all three matrices, if not newton_schulz one by one.
     """
     W, M, G, β = memory
     if M is not None:
         G = M = jax.tree.map(lambda M, d: β / tokens * M + d, M, G)
-    step = G if muon is None else orthogonal(G, muon, factors)
+    step = G if muon is None else orthogonal(G, muon)
     W = jax.tree.map(lambda W, s, n0: restored(W + s, n0), W, step, norms)
     return emptied(Memory(W, M, *memory[2:]))
-
-
-def orthogonal(G: SwiGLU, steps: tuple, factors) -> SwiGLU:
-    """Muon of each matrix. Where the products are short, matrices of one shape go through them together."""
-    if factors is not None and len({x.shape for x in G}) == 1:
-        return SwiGLU(*newton_schulz(jnp.stack(G), steps, factors))
-    return SwiGLU(*(newton_schulz(x, steps, factors) for x in G))
 
 
 def emptied(memory: Memory) -> Memory:
