@@ -4,22 +4,26 @@
 left. Its reads want nothing but those weights, so they come after all writes, every chunk at once (``from_the_start``).
 The gradient has the same shape: all reads first, then the chain backwards.
 
+**Little is moved between launches.** A launch is given whole arrays and the number of its chunk; the three matrices
+are one array, if they have one shape; gradients of weights are added where they are made. The sequence has a gradient
+by hand for that: JAX's own would add each chunk's gradient to arrays of the whole sequence.
+
 **What is kept.** A chunk's read and direction have a gradient by hand that goes through them again, so a sequence keeps
 its tokens and, of each chunk, the weights it found (16 bits, as the products read them), the weights before their rows
 were restored and, with Muon or momentum, the direction.
 
-**Two kinds of products**, and a kernel for each:
+**Three kinds of products**, and a kernel for each:
 
 - *Into the hidden layer* (``strips``): up to six products of the same tokens, and between them what is no product:
-  silu, its slopes, the rates. Their sums never leave the registers. A read goes on to its output, so that its hidden
-  layer never leaves the chip.
+  silu, its slopes, the rates. Their sums never leave the registers, and that work is done while the tensor cores are at
+  the next piece. A read goes on to its output, so that its hidden layer never leaves the chip.
 - *Out of it* (``over_tokens``, ``over_hidden``): sums over the tokens of a chunk, which are directions and gradients
   of weights, or over the hidden layer, which are gradients of tokens. XLA has as good products, but starts them one by
   one: four heads of 384 x 384 are 36 blocks for 132 multiprocessors. Here all sums of a step are one launch.
+- *Muon's* (``blend``), 15 for each matrix, and the polynomial they are terms of.
 
-Layers too wide for shared memory are left to XLA, whose products of 2048 tokens of width 768 reach 92 % of the card's
-peak (notebook 12). So is Muon, 15 products for each matrix; their factors are float16, since it begins by making the
-matrix 1 long, and those of one shape go together.
+Layers too wide for shared memory are left to XLA, but for Muon and the step: its products of 2048 tokens of width 768
+reach 92 % of the card's peak (notebook 12).
 """
 
 from collections.abc import Callable
@@ -34,7 +38,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Float, Int
 
 from ttt_teach.rules import tiles
-from ttt_teach.rules.lact.chunk import from_within, silu
+from ttt_teach.rules.lact.chunk import from_within
 from ttt_teach.rules.lact.definition import GUARD, SwiGLU
 from ttt_teach.rules.lact.steps import Memory, emptied, scheduled, write
 from ttt_teach.rules.tiles import SIDE, by_row, transposed
@@ -42,6 +46,7 @@ from ttt_teach.solvers.newton_schulz import GUARD as MUON_GUARD
 from ttt_teach.solvers.newton_schulz import broad, to_length_1
 
 ROWS = 2 * SIDE  # tokens in a block: 64 for each of its two warpgroups, which share the tiles of the weights
+SLICES = 4  # of the hidden layer's columns, worked on one after the other
 RING = 4  # tiles of the weights that are on their way or read
 WIDEST = 768  # channels of a token, q and do or k and v together: 128 tokens of them are 192 KB of the 227
 
@@ -275,8 +280,17 @@ sequence.defvjp(_sequence_forward, _sequence_back)
 
 # -- what is done to a chunk, and its gradient -------------------------------------------------------------------------
 
-# (sum, tokens, matrix, along): to that sum add those tokens times that matrix' or, not along its rows, that matrix
-GATE_UP_OUT = ((0, 0, 0, True), (1, 0, 1, True), (2, 1, 2, False))
+# (tokens, matrices, along): a sum is those tokens times the matrix' or, not along its rows, the matrix
+GATE_UP_OUT = ((0, (0,), True), (0, (1,), True), (1, (2,), False))
+BY_TWO = ((0, (0, 1), True), (0, (3, 4), True), (1, (6, 7), True))  # W's and D's gate and up, and out' of both
+
+
+def silu(a):
+    """silu(a) = a sigma(a), with its first and second derivative: a square instead of a division's dozen steps."""
+    r = lax.rsqrt(1 + jnp.exp(-a))
+    σ = r * r
+    falling = σ * (1 - σ)
+    return a * σ, σ + a * falling, falling * (2 + a * (1 - 2 * σ))
 
 
 def read(W: SwiGLU, q: Float[Array, "C K"]) -> Float[Array, "C V"]:
@@ -355,7 +369,7 @@ def _direction_back(span, W, turned, k, v, rates, D, plus=()):
     D = halved(tuple(scale * d for d in D), k.dtype)
 
     def hidden(sums, rates):
-        (a, u, e, dg, dp, dh), (lr_gate, lr_up, lr_out) = sums, rates
+        (a, u, dg, dp, e, dh), (lr_gate, lr_up, lr_out) = sums, rates
         s, s1, s2 = silu(a)
         g, p, h = e * u * s1, e * s, s * u
         dlr = dg * g, dp * p, dh * h
@@ -365,12 +379,13 @@ def _direction_back(span, W, turned, k, v, rates, D, plus=()):
         de = dg * u * s1 + dp * s
         return [da, du, de, lr_gate * g, lr_up * p, lr_out * h], dlr
 
-    terms = GATE_UP_OUT + tuple((3 + s, x, 3 + w, along) for s, x, w, along in GATE_UP_OUT)
-    (da, du, de, g, p, h), dlr = strips(span, [k, v], (*W, *D), terms, hidden, results=6, rates=rates, sums=3, parts=2)
+    d_turned = out_turned(D)
+    of = (*W, *D, turned[0], d_turned[0])
+    (da, du, de, g, p, h), dlr = strips(span, [k, v], of, BY_TWO, hidden, results=6, rates=rates, sums=3, parts=2)
     dW = over_tokens(span, [(da, k), (du, k), (v, de)], jnp.broadcast_to(scale, (3,)), W, plus)
     (gate, up, _), (d_gate, d_up, _) = taken(W), taken(D)
     dk = [(g, d_gate), (p, d_up), (da, gate), (du, up)]
-    dk, dv = over_hidden(span, [dk, [(h, out_turned(D)), (de, turned)]], scale)
+    dk, dv = over_hidden(span, [dk, [(h, d_turned), (de, turned)]], scale)
     return dW, dk, dv, dlr / scale
 
 
@@ -438,7 +453,8 @@ def strips(
     """Products of tokens ``[C, D]`` with matrices, and what ``hidden`` makes of their sums, 16 bits ``[C, M]`` each.
 
     Args:
-        tokens, weights: in 16 bits. terms: which tokens are multiplied with which matrix into which sum.
+        tokens, weights: in 16 bits. terms: which tokens are multiplied with which matrix. Two matrices of a term are
+            two sums, side by side in one product: then the hidden layer is gone through 32 at a time instead of 64.
         hidden: ``(sums, rates) -> (results, numbers)``, of tiles ``[tokens, hidden]`` and of the rates of the same
             tokens, spread over the tile. The numbers are summed over the hidden layer.
         rates: ``[R, C]``, float32. parts: into how many the hidden layer is split, to have as many times more blocks.
@@ -457,7 +473,8 @@ def strips(
 def _by_xla(span, tokens, own, terms, hidden, rates, out):
     """The same, but for a rounding: the sums go through memory to ``hidden``, so they do in 16 bits."""
     tokens, own = [span.tokens(x) for x in tokens], [span.of(x)[:, i] for x, i in own]
-    found = [(tokens[x] @ (own[w].mT if along else own[w])).astype(jnp.float32) for _, x, w, along in terms]
+    pairs = [(tokens[x], own[w].mT if along else own[w]) for x, several, along in terms for w in several]
+    found = [(x @ w).astype(jnp.float32) for x, w in pairs]
     results, numbers = hidden(found, [] if rates is None else [span.tokens(r) for r in rates])
     results = [x.astype(tokens[0].dtype) for x in results]
     results = [results[0] @ own[2].mT] if out else results
@@ -465,13 +482,18 @@ def _by_xla(span, tokens, own, terms, hidden, rates, out):
     return flat, jnp.stack([jnp.sum(x, axis=2).ravel() for x in numbers], axis=1) if numbers else None
 
 
+def last_of(values, value):
+    """The last of the values, or this one if there is none."""
+    return ([value, *values])[-1]
+
+
 class Job(NamedTuple):
-    """64 columns of the tokens times a tile of a matrix, added to a sum."""
+    """64 columns of the tokens times a tile of a matrix, or half a tile of each of two, added to a sum."""
 
     sum: int
     tokens: int
     column: int
-    matrix: int
+    matrices: tuple[int, ...]
     along: bool
 
 
@@ -480,15 +502,19 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
 
     In shared memory: the tokens, 192 KB if they have 2 x 384 channels (a read: the queries and their hidden layer), and
     a ring of four tiles of the matrices, 32 KB. Its two warpgroups take 64 tokens each and read the same tile. A job is
-    64 x 64 x 64; up to six sums are 192 registers a thread. While one job is computed the tile of the one before it is
-    replaced: by the first warpgroup, once both have said that they are through with it (``free``).
+    64 x 64 x 64. While one is computed the tile of the one before it is replaced: by the first warpgroup, once both
+    have said that they are through with it (``free``). In registers: the sums of a piece, up to three tiles of 32 a
+    thread, and beside them those of the piece before it, until ``hidden`` has seen them.
     """
     place, M, V, dtype = slots(weights), weights[0].shape[2], weights[-1].shape[2], tokens[0].dtype
     C, across = span.rows * span.chunks, V if out else M
     columns = [x.shape[1] // SIDE for x in tokens]
-    pieces, n_rates = M // SIDE, 0 if rates is None else len(rates)
+    beside, n_rates = len(terms[0][1]), 0 if rates is None else len(rates)
+    strip, narrow = SIDE // beside, SIDE // beside // SLICES
+    pieces = M // strip
     parts = parts if pieces % parts == 0 else 1
-    work = [Job(s, x, j, w, along) for j in range(max(columns)) for s, x, w, along in terms if j < columns[x]]
+    work = [Job(s, *term[:1], j, *term[1:]) for j in range(max(columns)) for s, term in enumerate(terms)]
+    work = [job for job in work if job.column < columns[job.tokens]]
 
     def body(first_g, *refs, token_s, hidden_s, ring, there, full, free):
         refs = iter(refs)
@@ -509,12 +535,18 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
             return there.at[wg * sum(columns) + sum(columns[:x]) + column]
 
         def fetch(slot, job, piece):
-            own, over = pl.ds(piece * SIDE, SIDE), pl.ds(job.column * SIDE, SIDE)
-            box = matrix_g[job.matrix].at[(own, over) if job.along else (over, own)]
-            plgpu.copy_gmem_to_smem(box, ring.at[slot], full.at[slot])
+            own, over = pl.ds(piece * strip, strip), pl.ds(job.column * SIDE, SIDE)
+            for i, w in enumerate(job.matrices):
+                box = matrix_g[w].at[(own, over) if job.along else (over, own)]
+                into = pl.ds(i * strip, strip) if job.along else pl.ds(0, SIDE)
+                plgpu.copy_gmem_to_smem(box, ring.at[slot, into], full.at[slot])
 
         def sweep(work, factor, first, count, finish, carry, done=0, last=True):
-            """``finish(piece, sums, carry)`` for count pieces from the first, after so many jobs done."""
+            """``finish(piece, sums, carry)`` for count pieces from the first, after so many jobs done.
+
+            It does a part of its work at each ``next``: here between the jobs of the next piece, which need not wait
+            for it, if there are registers for the sums of both.
+            """
             n, total = len(work), count * len(work)
 
             @pl.when(wg == 0)
@@ -537,9 +569,12 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                     plgpu.barrier_wait(free.at[slot])
                     fetch(slot, work[i % n], first + p + i // n)
 
-            def piece(p, carry):
+            def jobs(p, aside=None):
+                """The sums of the p-th piece."""
+                each = 1 + max(job.sum for job in work)
+
                 def run(*accumulators):
-                    begun = set()
+                    begun, carry = set(), ()
                     for i, job in enumerate(work):
                         t = p * n + i
                         slot = (done + t) & (RING - 1)
@@ -550,18 +585,24 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                         tile = ring.at[slot]
                         tile = transposed(tile) if job.along else tile
                         plgpu.wgmma(accumulators[job.sum], factor(job), tile)
+                        if aside is not None and i % max(1, n // SLICES) == 0:
+                            carry = next(aside, carry)
                         if i:
                             plgpu.wgmma_wait(1)
                             replace(t - 1, i - 1 + RING, p)
                     found = tuple(acc[...] for acc in accumulators)
                     replace(p * n + n - 1, n - 1 + RING, p)
-                    return found
+                    return found, carry if aside is None else last_of(aside, carry)
 
-                each = 1 + max(job.sum for job in work)
-                found = pl.run_scoped(run, *(plgpu.ACC((SIDE, SIDE), jnp.float32) for _ in range(each)))
-                return finish(first + p, found, carry)
+                return pl.run_scoped(run, *(plgpu.ACC((SIDE, SIDE), jnp.float32) for _ in range(each)))
 
-            return tiles.steps(count, piece, carry)
+            def piece(p, before):
+                found, carry = before
+                return jobs(p + 1, finish(first + p, found, carry))
+
+            found, _ = jobs(jnp.int32(0))
+            found, carry = tiles.steps(count - 1, piece, (found, carry))
+            return last_of(finish(first + count - 1, found, carry), carry)
 
         for job in dict.fromkeys(job[1:3] for job in work):
             x, over = job[0], pl.ds(job[1] * SIDE, SIDE)
@@ -570,30 +611,32 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
         def of_tokens(job):
             return token_s[job.tokens].at[wg, job.column]
 
-        def store(x_g, piece, x):
-            x_g[mine, pl.ds(piece * SIDE, SIDE)] = x.astype(dtype)
-
         def of_hidden(piece, found, carry):
-            own = [rates_g.at[i, here(rates.shape[1])] for i in range(n_rates)]
-            spread = [by_row(plgpu.load(r, layout=tiles.PER_ROW, optimized=False)) for r in own]
-            found, numbers = hidden(found, spread)
-            if out:
-                hidden_s[0][wg, piece] = found[0].astype(dtype)
-            else:
-                for x, x_g in zip(found, result_g, strict=True):
-                    store(x_g, piece, x)
-            return tuple(x + jnp.sum(y, axis=1) for x, y in zip(carry, numbers, strict=True))
+            """A few columns at a time: all of it at once are more numbers than there are registers."""
+            made = []
+            for j in range(0, strip, narrow):
+                few = [x[:, i * strip + j : i * strip + j + narrow] for x in found for i in range(beside)]
+                few, numbers = hidden(few, [by_row(r, narrow) for r in own_rates])
+                made.append([x.astype(dtype) for x in few])
+                carry = tuple(x + jnp.sum(y, axis=1) for x, y in zip(carry, numbers, strict=True))
+                yield carry
+            for i, few in enumerate(zip(*made, strict=True)):
+                if out:
+                    hidden_s[0][wg, piece] = jnp.concatenate(few, axis=1)
+                else:
+                    result_g[i][mine, pl.ds(piece * strip, strip)] = jnp.concatenate(few, axis=1)
 
         def of_out(piece, found, carry):
-            store(result_g[0], piece, found[0])
-            return carry
+            result_g[0][mine, pl.ds(piece * SIDE, SIDE)] = found[0].astype(dtype)
+            yield carry
 
+        own_rates = [tiles.vector(rates_g.at[i, here(rates.shape[1])], tiles.PER_ROW) for i in range(n_rates)]
         count = pieces // parts
         zeros = tuple(plgpu.layout_cast(jnp.zeros((SIDE,), jnp.float32), tiles.PER_ROW) for _ in range(sums))
         numbers = sweep(work, of_tokens, part * count, count, of_hidden, zeros, last=not out)
         if out:
             plgpu.commit_smem()  # this warpgroup's own hidden layer is what it now multiplies
-            onward = [Job(0, 0, j, 2, True) for j in range(pieces)]
+            onward = [Job(0, 0, j, (2,), True) for j in range(pieces)]
             sweep(onward, lambda job: hidden_s[0].at[wg, job.column], 0, V // SIDE, of_out, (), done=count * len(work))
         for i, x in enumerate(numbers):
             sums_g[part, i, mine] = x
@@ -613,7 +656,7 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
             "hidden_s": [tiles.factor(2, pieces, SIDE, SIDE, dtype=dtype)] if out else [],
             "ring": tiles.factor(RING, SIDE, SIDE, dtype=dtype),
             "there": plgpu.Barrier(num_barriers=2 * sum(columns)),
-            "full": plgpu.Barrier(num_barriers=RING),
+            "full": plgpu.Barrier(num_arrivals=beside, num_barriers=RING),
             "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
         },
     )(span.first, *tokens, *weights, *([] if rates is None else [rates]))
@@ -633,7 +676,13 @@ def over_tokens(span: Span, products: list[tuple[Array, Array]], scales: Array, 
         return jax.tree.map(lambda x, *more: x + sum(span.of(y) for y in more), found, *plus)
     outputs = [jax.ShapeDtypeStruct((span.chunks, *w.shape[1:]), jnp.float32) for w in like]
     sums = [[(x, (y, None))] for x, y in products]
-    return tuple(_totals(span, sums, 1 / scales, outputs, slots(outputs), plus, columns=ROWS, tokens=True))
+    columns = broadest(w.shape[3] for w in like) if span.chunks > 1 else ROWS  # one chunk has few blocks as it is
+    return tuple(_totals(span, sums, 1 / scales, outputs, slots(outputs), plus, columns=columns, tokens=True))
+
+
+def broadest(widths) -> int:
+    """Columns of a block: the more, the less of x and y is read again by other blocks."""
+    return 192 if all(width % 192 == 0 for width in widths) else ROWS
 
 
 def over_hidden(span: Span, sums: list[list], scale: Array) -> list[Array]:
@@ -644,10 +693,9 @@ def over_hidden(span: Span, sums: list[list], scale: Array) -> list[Array]:
         joined = [[jnp.concatenate(z, axis=2 - i) for i, z in enumerate(zip(*p, strict=True))] for p in pairs]
         return [(summed(x, y) / scale).astype(dtype).reshape(-1, y.shape[2]) for x, y in joined]
     widths = [pairs[0][1][0].shape[3] for pairs in sums]
-    columns = 192 if all(width % 192 == 0 for width in widths) else ROWS
     outputs = [jax.ShapeDtypeStruct((1, 1, span.rows * span.chunks, width), dtype) for width in widths]
     scales = jnp.broadcast_to(1 / scale, (len(sums),))
-    found = _totals(span, sums, scales, outputs, slots(outputs), (), columns=columns, tokens=False)
+    found = _totals(span, sums, scales, outputs, slots(outputs), (), columns=broadest(widths), tokens=False)
     return [x[0, 0] for x in found]
 
 
