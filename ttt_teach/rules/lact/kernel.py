@@ -33,17 +33,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.custom_batching import custom_vmap
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Float, Int
 
 from ttt_teach.rules import tiles
 from ttt_teach.rules.lact.chunk import from_within
-from ttt_teach.rules.lact.definition import GUARD, SwiGLU
-from ttt_teach.rules.lact.steps import Memory, emptied, scheduled, write
+from ttt_teach.rules.lact.definition import SwiGLU
+from ttt_teach.rules.lact.steps import Memory, emptied, restored, scheduled, write
 from ttt_teach.rules.tiles import SIDE, by_row, transposed
-from ttt_teach.solvers.newton_schulz import GUARD as MUON_GUARD
-from ttt_teach.solvers.newton_schulz import broad, to_length_1
+from ttt_teach.solvers.newton_schulz import GUARD, broad, to_length_1
 
 ROWS = 2 * SIDE  # tokens in a block: 64 for each of its two warpgroups, which share the tiles of the weights
 SLICES = 4  # of the hidden layer's columns, worked on one after the other
@@ -128,8 +128,8 @@ def from_the_start(W, M, norms, tokens, chunk, muon) -> tuple[Memory, Array]:
     N, rows = -(-T // chunk), -(-chunk // ROWS) * ROWS
 
     def laid(x):
-        x = jnp.pad(x, [(0, N * chunk - T)] + [(0, 0)] * (x.ndim - 1)).reshape(N, chunk, *x.shape[1:])
-        return jnp.pad(x, [(0, 0), (0, rows - chunk)] + [(0, 0)] * (x.ndim - 2))
+        x = longer(x, 0, N * chunk - T).reshape(N, chunk, *x.shape[1:])
+        return longer(x, 1, rows - chunk)
 
     q, k, v, lr = (laid(x).reshape(N * rows, -1) for x in (q, k, v, lr))
     betas = None if momentum is None else laid(momentum).sum(1)
@@ -150,9 +150,9 @@ def bank(W: SwiGLU) -> Bank:
     return (jnp.stack(W)[None],) if len({w.shape for w in W}) == 1 else tuple(w[None, None] for w in W)
 
 
-def lengths(norms: SwiGLU, memory: Bank) -> tuple[Array, ...]:
+def lengths(norms: SwiGLU, memory: Bank) -> Bank:
     """The rows' initial norms, as the bank has its matrices."""
-    return (jnp.concatenate(norms)[:, 0],) if len(memory) == 1 else tuple(x[:, 0] for x in norms)
+    return (jnp.stack(norms)[None],) if len(memory) == 1 else tuple(x[None, None] for x in norms)
 
 
 def slots(banks: Bank) -> list[tuple[int, int]]:
@@ -167,6 +167,34 @@ def matrices(memory: Bank) -> SwiGLU:
 def halved(memory: Bank, dtype) -> Bank:
     """As the products read them."""
     return tuple(w.astype(dtype) for w in memory)
+
+
+def batched(operation, axis=0):
+    """operation(axis, n, arrays), under vmap the same on the next axis: JAX would make a scatter or gather of it."""
+
+    @custom_vmap
+    def run(n, *arrays):
+        return operation(axis, n, *arrays)
+
+    @run.def_vmap
+    def _(size, has_it, n, *arrays):
+        arrays = [
+            x if has else jnp.broadcast_to(x, (size, *x.shape)) for x, has in zip(arrays, has_it[1:], strict=True)
+        ]
+        return batched(operation, axis + 1)(n, *arrays), True
+
+    return run
+
+
+@batched
+def put(axis, n, x, part):
+    """x, where ``part`` begins at n."""
+    return lax.dynamic_update_slice_in_dim(x, part, n, axis)
+
+
+@batched
+def at(axis, n, x):
+    return lax.dynamic_slice_in_dim(x, n, 1, axis)
 
 
 class Span(NamedTuple):
@@ -218,13 +246,12 @@ def _walk(chunk, muon, keep, W, M, norms, q, k, v, rates, betas):
     def close(W, M, d, norms, beta):
         if M is not None:
             d = M = jax.tree.map(lambda M, d: beta / chunk * M + d, M, d)
-        return stepped(W, d if muon is None else orthogonals(d, muon), norms), M
+        s = d if muon is None else orthogonals(d, muon)
+        return jax.tree.map(lambda w, s, n0: restored(w + s, n0), W, s, norms), M
 
     def met(W, found, n):
         """Chunk n meets these weights."""
-        found = jax.tree.map(
-            lambda all_of, w: lax.dynamic_update_slice_in_dim(all_of, w, n, 0), found, halved(W, k.dtype)
-        )
+        found = jax.tree.map(partial(put, n), found, halved(W, k.dtype))
         return _direction(Span(rows, 1, n[None]), found, k, v, scaled, scale), found
 
     def step(carry, n):
@@ -255,10 +282,9 @@ def _sequence_back(chunk, muon, kept, slopes):
 
     def met(dW, D, n, sums):
         span = Span(rows, 1, n[None])
-        dW, *of_chunk = _direction_back(span, found, turned, k, v, rates, D, (dW, read_dW))
-        return dW, tuple(
-            lax.dynamic_update_slice_in_dim(x, y, n * rows, 0) for x, y in zip(sums, of_chunk, strict=True)
-        )
+        more, *of_chunk = _direction_back(span, found, turned, k, v, rates, D)
+        dW = jax.tree.map(lambda x, y, z: x + y + at(n, z), dW, more, read_dW)
+        return dW, tuple(put(n * rows, x, y) for x, y in zip(sums, of_chunk, strict=True))
 
     def step(carry, given):
         n, back = given
@@ -363,7 +389,7 @@ def _direction_forward(W, k, v, rates):
     return direction_alone(W, k, v, rates), (halved(W, k.dtype), k, v, rates)
 
 
-def _direction_back(span, W, turned, k, v, rates, D, plus=()):
+def _direction_back(span, W, turned, k, v, rates, D):
     """All of it is linear in D, so D may be brought near 1 first, and the results back. ``turned``: W's out'."""
     scale = lift(jnp.stack([jnp.max(jnp.abs(d)) for d in D]), k.dtype)
     D = halved(tuple(scale * d for d in D), k.dtype)
@@ -382,7 +408,7 @@ def _direction_back(span, W, turned, k, v, rates, D, plus=()):
     d_turned = out_turned(D)
     of = (*W, *D, turned[0], d_turned[0])
     (da, du, de, g, p, h), dlr = strips(span, [k, v], of, BY_TWO, hidden, results=6, rates=rates, sums=3, parts=2)
-    dW = over_tokens(span, [(da, k), (du, k), (v, de)], jnp.broadcast_to(scale, (3,)), W, plus)
+    dW = over_tokens(span, [(da, k), (du, k), (v, de)], jnp.broadcast_to(scale, (3,)), W)
     (gate, up, _), (d_gate, d_up, _) = taken(W), taken(D)
     dk = [(g, d_gate), (p, d_up), (da, gate), (du, up)]
     dk, dv = over_hidden(span, [dk, [(h, d_turned), (de, turned)]], scale)
@@ -424,9 +450,14 @@ def wide(*widths: int) -> bool:
     return sum(widths) > WIDEST
 
 
+def longer(x: Array, axis: int, more: int) -> Array:
+    """With so many zeros more along that axis. XLA does pad by nothing."""
+    return jnp.pad(x, [(0, more * (i == axis)) for i in range(x.ndim)]) if more else x
+
+
 def whole(x: Array) -> Array:
     """Filled up with zeros to whole blocks of tokens."""
-    return jnp.pad(x, [(0, -len(x) % ROWS), (0, 0)]) if len(x) % ROWS else x
+    return longer(x, 0, -len(x) % ROWS)
 
 
 def summed(x: Array, y: Array) -> Array:
@@ -666,18 +697,17 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
 # -- out of it ---------------------------------------------------------------------------------------------------------
 
 
-def over_tokens(span: Span, products: list[tuple[Array, Array]], scales: Array, like: Bank, plus: tuple = ()) -> Bank:
-    """x' y / scale of every ``x [C, A]``, ``y [C, N]``, added to what the banks ``plus`` have, in float32."""
+def over_tokens(span: Span, products: list[tuple[Array, Array]], scales: Array, like: Bank) -> Bank:
+    """x' y / scale of every ``x [C, A]``, ``y [C, N]``, in float32, laid out as ``like``."""
     if any(wide(x.shape[1], y.shape[1]) for x, y in products):
         found = [
             summed(span.tokens(x).mT, span.tokens(y)) / scale for (x, y), scale in zip(products, scales, strict=True)
         ]
-        found = (jnp.stack(found, 1),) if len(like) == 1 else tuple(x[:, None] for x in found)
-        return jax.tree.map(lambda x, *more: x + sum(span.of(y) for y in more), found, *plus)
+        return (jnp.stack(found, 1),) if len(like) == 1 else tuple(x[:, None] for x in found)
     outputs = [jax.ShapeDtypeStruct((span.chunks, *w.shape[1:]), jnp.float32) for w in like]
     sums = [[(x, (y, None))] for x, y in products]
     columns = broadest(w.shape[3] for w in like) if span.chunks > 1 else ROWS  # one chunk has few blocks as it is
-    return tuple(_totals(span, sums, 1 / scales, outputs, slots(outputs), plus, columns=columns, tokens=True))
+    return tuple(_totals(span, sums, 1 / scales, outputs, slots(outputs), columns=columns, tokens=True))
 
 
 def broadest(widths) -> int:
@@ -695,11 +725,11 @@ def over_hidden(span: Span, sums: list[list], scale: Array) -> list[Array]:
     widths = [pairs[0][1][0].shape[3] for pairs in sums]
     outputs = [jax.ShapeDtypeStruct((1, 1, span.rows * span.chunks, width), dtype) for width in widths]
     scales = jnp.broadcast_to(1 / scale, (len(sums),))
-    found = _totals(span, sums, scales, outputs, slots(outputs), (), columns=broadest(widths), tokens=False)
+    found = _totals(span, sums, scales, outputs, slots(outputs), columns=broadest(widths), tokens=False)
     return [x[0, 0] for x in found]
 
 
-def _totals(span, sums, scales, outputs, place, plus, *, columns, tokens):
+def _totals(span, sums, scales, outputs, place, *, columns, tokens):
     """Sums of products times their scales: over the rows of x and y (tokens), or the columns of x (hidden layer).
 
     A block has 128 x ``columns`` of one sum, 64 rows for each of its two warpgroups; 384 x 384 over the tokens are 9
@@ -713,7 +743,6 @@ def _totals(span, sums, scales, outputs, place, plus, *, columns, tokens):
     def body(first_g, scales_g, *refs, x_s, y_s, full, free):
         refs = iter(refs)
         pair_g = [(next(refs), next(refs)) for _ in flat]
-        plus_g = [[next(refs) for _ in more] for more in plus]
         out_g = [next(refs) for _ in outputs]
         wg, tile, first = lax.axis_index("wg"), lax.axis_index("tile"), first_g[0]
         chunk, tile = lax.div(tile, jnp.int32(sum(blocks))), lax.rem(tile, jnp.int32(sum(blocks)))
@@ -753,9 +782,6 @@ def _totals(span, sums, scales, outputs, place, plus, *, columns, tokens):
             found = in_turn(total, fetch, factors, columns, wg, full, free) * scales_g[index]
             array, at = place[index]
             mine = row + wg * SIDE
-            for x, x_g in zip(plus, plus_g, strict=True):
-                more = x_g[array].at[span.skipped(len(x[array]), first) + chunk, at, pl.ds(mine, SIDE), cols]
-                found += plgpu.load(more, layout=tiles.WGMMA, optimized=False)
             mine, chunk_out = (mine, chunk) if tokens else (chunk * span.rows + mine, 0)
             out_g[array][chunk_out, at, pl.ds(mine, SIDE), cols] = found.astype(outputs[0].dtype)
 
@@ -778,7 +804,7 @@ def _totals(span, sums, scales, outputs, place, plus, *, columns, tokens):
             "full": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
             "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
         },
-    )(span.first, scales, *(z for pair in flat for z in pair), *(x for more in plus for x in more))
+    )(span.first, scales, *(z for pair in flat for z in pair))
 
 
 def in_turn(total, fetch, factors, columns, wg, full, free):
@@ -859,7 +885,7 @@ def _orthogonal_back(steps, G, slope):
     Y = scale * broad(Y, G)
     along = jnp.sum(unit * Y, axis=(-2, -1), keepdims=True)
     radial = jnp.where(size > 0, along / jnp.where(size > 0, size, 1), 0)
-    return ((Y - radial * G) / (size + MUON_GUARD),)
+    return ((Y - radial * G) / (size + GUARD),)
 
 
 orthogonal.defvjp(lambda G, steps: (orthogonal(G, steps), G), _orthogonal_back)
@@ -896,10 +922,11 @@ def blend(scales, base, pairs, *, turned=False, exact=False):
         def factors(slot):
             return x_s.at[slot, pl.ds(wg * SIDE, SIDE)], transposed(y_s.at[slot]) if turned else y_s.at[slot]
 
-        found = scales_g[1] * in_turn(len(pairs) * deep // SIDE, fetch, factors, ROWS, wg, full, free)
         mine = matrix, pl.ds(row + wg * SIDE, SIDE), pl.ds(column, ROWS)
-        for x_g in base_g:
-            found += scales_g[0] * plgpu.load(x_g.at[mine], layout=tiles.WGMMA, optimized=False).astype(jnp.float32)
+        base = [plgpu.load(x_g.at[mine], layout=tiles.WGMMA, optimized=False) for x_g in base_g]
+        found = scales_g[1] * in_turn(len(pairs) * deep // SIDE, fetch, factors, ROWS, wg, full, free)
+        for x in base:
+            found += scales_g[0] * x.astype(jnp.float32)
         for x_g in refs:
             x_g[mine] = found.astype(x_g.dtype)
 
@@ -919,101 +946,3 @@ def blend(scales, base, pairs, *, turned=False, exact=False):
         },
     )(jnp.asarray(scales, jnp.float32), *(z for pair in pairs for z in pair), *bases)
     return found if exact else found[0]
-
-
-# -- the step of the weights -------------------------------------------------------------------------------------------
-
-
-@jax.custom_vjp
-def stepped(W: Bank, s: Bank, norms: tuple) -> Bank:
-    """Z = W + s with each row back at its norm, Z / (|Z| + 1e-5) n0 (``restored`` in steps.py), in one launch."""
-    return _stepped(W, s, norms, keep=False)[0]
-
-
-def _stepped(W, s, norms, keep):
-    found = [_restored(by_rows(w), by_rows(x), n, keep) for w, x, n in zip(W, s, norms, strict=True)]
-    return tuple(x.reshape(w.shape) for (x, *_), w in zip(found, W, strict=True)), tuple(z for _, *z in found)
-
-
-def by_rows(x):
-    return x.reshape(-1, x.shape[-1])
-
-
-def _restored(W, s, norms, keep):
-    """A block has 64 rows; it goes over them twice, since all of a row must be known before any of it is written."""
-    rows, width = W.shape
-
-    def body(W_g, s_g, norms_g, *found_g):
-        mine = pl.ds(lax.axis_index("tile") * SIDE, SIDE)
-
-        def Z(cols):
-            return sum(plgpu.load(x.at[mine, cols], layout=tiles.WGMMA, optimized=False) for x in (W_g, s_g))
-
-        def measure(j, squares):
-            cols = pl.ds(j * SIDE, SIDE)
-            z = Z(cols)
-            for x_g in found_g[1:]:
-                x_g[mine, cols] = z
-            return squares + jnp.sum(z * z, axis=1)
-
-        def finish(j, _):
-            cols = pl.ds(j * SIDE, SIDE)
-            found_g[0][mine, cols] = Z(cols) * by_row(factor)
-            return ()
-
-        squares = tiles.steps(width // SIDE, measure, nothing())
-        factor = tiles.vector(norms_g.at[mine], tiles.PER_ROW) / (jnp.sqrt(squares) + GUARD)
-        tiles.steps(width // SIDE, finish, ())
-
-    outputs = [jax.ShapeDtypeStruct((rows, width), jnp.float32)] * (1 + keep)
-    return tiles.kernel(body, out_type=outputs, grid=(rows // SIDE,), grid_names=("tile",))(W, s, norms)
-
-
-def nothing():
-    return plgpu.layout_cast(jnp.zeros((SIDE,), jnp.float32), tiles.PER_ROW)
-
-
-def _stepped_forward(W, s, norms):
-    found, kept = _stepped(W, s, norms, keep=True)
-    return found, (kept, norms)
-
-
-def _stepped_back(kept, slopes):
-    kept, norms = kept
-    found = [_unrestored(*z, by_rows(x), n) for z, x, n in zip(kept, slopes, norms, strict=True)]
-    dZ = tuple(x.reshape(slope.shape) for (x, _), slope in zip(found, slopes, strict=True))
-    return dZ, dZ, tuple(along for _, along in found)
-
-
-def _unrestored(Z, slope, norms):
-    """What points along a row is lost, but for the guard."""
-    rows, width = Z.shape
-
-    def body(Z_g, slope_g, norms_g, found_g, along_g):
-        mine = pl.ds(lax.axis_index("tile") * SIDE, SIDE)
-
-        def load(x_g, j):
-            return plgpu.load(x_g.at[mine, pl.ds(j * SIDE, SIDE)], layout=tiles.WGMMA, optimized=False)
-
-        def measure(j, sums):
-            z = load(Z_g, j)
-            return tuple(x + jnp.sum(z * y, axis=1) for x, y in zip(sums, (z, load(slope_g, j)), strict=True))
-
-        def finish(j, _):
-            found = by_row(factor) * (load(slope_g, j) - by_row(radial) * load(Z_g, j))
-            found_g[mine, pl.ds(j * SIDE, SIDE)] = found
-            return ()
-
-        squares, along = tiles.steps(width // SIDE, measure, (nothing(), nothing()))
-        size = jnp.sqrt(squares)
-        along = along / (size + GUARD)
-        radial = jnp.where(size > 0, along / jnp.where(size > 0, size, 1), 0)
-        factor = tiles.vector(norms_g.at[mine], tiles.PER_ROW) / (size + GUARD)
-        tiles.steps(width // SIDE, finish, ())
-        along_g[mine] = along
-
-    outputs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, width), (rows,))]
-    return tiles.kernel(body, out_type=outputs, grid=(rows // SIDE,), grid_names=("tile",))(Z, slope, norms)
-
-
-stepped.defvjp(_stepped_forward, _stepped_back)
