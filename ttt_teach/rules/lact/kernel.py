@@ -706,13 +706,13 @@ def over_tokens(span: Span, products: list[tuple[Array, Array]], scales: Array, 
         return (jnp.stack(found, 1),) if len(like) == 1 else tuple(x[:, None] for x in found)
     outputs = [jax.ShapeDtypeStruct((span.chunks, *w.shape[1:]), jnp.float32) for w in like]
     sums = [[(x, (y, None))] for x, y in products]
-    columns = broadest(w.shape[3] for w in like) if span.chunks > 1 else ROWS  # one chunk has few blocks as it is
+    columns = broadest([w.shape[3] for w in like]) if span.chunks > 1 else (ROWS,)  # one chunk has few blocks as it is
     return tuple(_totals(span, sums, 1 / scales, outputs, slots(outputs), columns=columns, tokens=True))
 
 
-def broadest(widths) -> int:
-    """Columns of a block: the more, the less of x and y is read again by other blocks."""
-    return 192 if all(width % 192 == 0 for width in widths) else ROWS
+def broadest(widths: list[int]) -> tuple[int, ...]:
+    """The columns of a block, one product or two: the more, the less of x is read again by other blocks."""
+    return next(x for x in ((192, 192), (192,), (ROWS,)) if all(width % sum(x) == 0 for width in widths))
 
 
 def over_hidden(span: Span, sums: list[list], scale: Array) -> list[Array]:
@@ -733,12 +733,13 @@ def _totals(span, sums, scales, outputs, place, *, columns, tokens):
     """Sums of products times their scales: over the rows of x and y (tokens), or the columns of x (hidden layer).
 
     A block has 128 x ``columns`` of one sum, 64 rows for each of its two warpgroups; 384 x 384 over the tokens are 9
-    blocks of 128 columns for each head and matrix, 2048 tokens x 384 are 32 blocks of 192. A step is 64 deep. Shared
-    memory has four steps, 128 KB or 160 KB.
+    blocks of 128 columns for each head and matrix, 2048 tokens x 384 are 16 blocks of 2 x 192, of which a thread has
+    192 numbers. A step is 64 deep. Shared memory has four steps, 128 KB or 160 KB, or three of 2 x 192 columns, 192 KB.
     """
+    width, ring = sum(columns), RING if len(columns) == 1 else 3
     flat = [(x, y) for pairs in sums for x, (y, _) in pairs]
     shapes = [(x.shape[1] if tokens else span.rows, y.shape[-1]) for ((x, (y, _)), *_) in sums]
-    blocks = [(rows // ROWS) * (over // columns) for rows, over in shapes]
+    blocks = [(rows // ROWS) * (over // width) for rows, over in shapes]
 
     def body(first_g, scales_g, *refs, x_s, y_s, full, free):
         refs = iter(refs)
@@ -753,13 +754,10 @@ def _totals(span, sums, scales, outputs, place, *, columns, tokens):
             return (span.skipped(len(x), first, span.rows) + chunk) * span.rows
 
         def one(index, pairs, block):
-            over = shapes[index][1] // columns
+            over = jnp.int32(shapes[index][1] // width)
             deep = (span.rows if tokens else pairs[0][0][0].shape[1]) // SIDE
-            total = len(pairs) * deep
-            row, cols = (
-                lax.div(block, jnp.int32(over)) * ROWS,
-                pl.ds(lax.rem(block, jnp.int32(over)) * columns, columns),
-            )
+            row, column = lax.div(block, over) * ROWS, lax.rem(block, over) * width
+            across = [pl.ds(column + sum(columns[:i]), n) for i, n in enumerate(columns)]
 
             def fetch(t, slot):
                 for i, ((x, (y, at)), (x_g, y_g)) in enumerate(pairs):
@@ -769,21 +767,24 @@ def _totals(span, sums, scales, outputs, place, *, columns, tokens):
                         step = (t - i * deep) * SIDE
                         if tokens:
                             x_box = x_g.at[pl.ds(start(x) + step, SIDE), pl.ds(row, ROWS)]
-                            y_box = y_g.at[pl.ds(start(y) + step, SIDE), cols]
+                            y_rows = y_g.at[pl.ds(start(y) + step, SIDE)]
                         else:
                             x_box = x_g.at[pl.ds(start(x) + row, ROWS), pl.ds(step, SIDE)]
-                            y_box = y_g.at[span.skipped(len(y), first) + chunk, at, pl.ds(step, SIDE), cols]
+                            y_rows = y_g.at[span.skipped(len(y), first) + chunk, at, pl.ds(step, SIDE)]
                         plgpu.copy_gmem_to_smem(x_box, x_s.at[slot], full.at[slot])
-                        plgpu.copy_gmem_to_smem(y_box, y_s.at[slot], full.at[slot])
+                        for i, cols in enumerate(across):
+                            plgpu.copy_gmem_to_smem(y_rows.at[:, cols], y_s.at[slot, i], full.at[slot])
 
             def factors(slot):
-                return transposed(x_s.at[slot, :, half]) if tokens else x_s.at[slot, half], y_s.at[slot]
+                x = transposed(x_s.at[slot, :, half]) if tokens else x_s.at[slot, half]
+                return [(x, y_s.at[slot, i]) for i in range(len(columns))]
 
-            found = in_turn(total, fetch, factors, columns, wg, full, free) * scales_g[index]
+            found = in_turn(len(pairs) * deep, ring, fetch, factors, columns, wg, full, free)
             array, at = place[index]
             mine = row + wg * SIDE
             mine, chunk_out = (mine, chunk) if tokens else (chunk * span.rows + mine, 0)
-            out_g[array][chunk_out, at, pl.ds(mine, SIDE), cols] = found.astype(outputs[0].dtype)
+            for x, cols in zip(found, across, strict=True):
+                out_g[array][chunk_out, at, pl.ds(mine, SIDE), cols] = (x * scales_g[index]).astype(outputs[0].dtype)
 
         before = 0
         for index, (count, pairs) in enumerate(zip(blocks, sums, strict=True)):
@@ -799,44 +800,45 @@ def _totals(span, sums, scales, outputs, place, *, columns, tokens):
         num_threads=2,
         thread_name="wg",
         scratch_types={
-            "x_s": tiles.factor(RING, *((SIDE, ROWS) if tokens else (ROWS, SIDE)), dtype=flat[0][0].dtype),
-            "y_s": tiles.factor(RING, SIDE, columns, dtype=flat[0][0].dtype),
-            "full": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
-            "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
+            "x_s": tiles.factor(ring, *((SIDE, ROWS) if tokens else (ROWS, SIDE)), dtype=flat[0][0].dtype),
+            "y_s": tiles.factor(ring, len(columns), SIDE, columns[0], dtype=flat[0][0].dtype),
+            "full": plgpu.Barrier(num_arrivals=1 + len(columns), num_barriers=ring),
+            "free": plgpu.Barrier(num_arrivals=2, num_barriers=ring),
         },
     )(span.first, scales, *(z for pair in flat for z in pair))
 
 
-def in_turn(total, fetch, factors, columns, wg, full, free):
-    """The sum of so many products of 64 rows, through the ring: step t + 4 is fetched once both have done with t."""
+def in_turn(total, ring, fetch, factors, columns, wg, full, free):
+    """Sums of so many products of 64 rows: a step's place in the ring is filled again once both have done with it."""
 
     def replace(t):
-        slot = t & (RING - 1)
+        slot = lax.rem(t, jnp.int32(ring))
         plgpu.barrier_arrive(free.at[slot])
 
         @pl.when(wg == 0)
         def _():
             plgpu.barrier_wait(free.at[slot])
-            fetch(t + RING, slot)
+            fetch(t + ring, slot)
 
-    def run(acc):
+    def run(*sums):
         def step(t, _):
-            slot = t & (RING - 1)
+            slot = lax.rem(t, jnp.int32(ring))
             plgpu.barrier_wait(full.at[slot])
-            plgpu.wgmma(acc, *factors(slot))
-            plgpu.wgmma_wait(1)
-            pl.when((t > 0) & (t - 1 + RING < total))(lambda: replace(t - 1))
+            for acc, (x, y) in zip(sums, factors(slot), strict=True):
+                plgpu.wgmma(acc, x, y)
+            plgpu.wgmma_wait(len(sums))  # all of the step before
+            pl.when((t > 0) & (t - 1 + ring < total))(lambda: replace(t - 1))
             return ()
 
         tiles.steps(total, step, ())
-        return acc[...]
+        return [acc[...] for acc in sums]
 
     @pl.when(wg == 0)
     def _():
-        for t in range(min(RING, total)):
+        for t in range(min(ring, total)):
             fetch(jnp.int32(t), t)
 
-    return pl.run_scoped(run, plgpu.ACC((SIDE, columns), jnp.float32))
+    return pl.run_scoped(run, *(plgpu.ACC((SIDE, n), jnp.float32) for n in columns))
 
 
 # -- Muon --------------------------------------------------------------------------------------------------------------
@@ -920,11 +922,12 @@ def blend(scales, base, pairs, *, turned=False, exact=False):
                     plgpu.copy_gmem_to_smem(y_box, y_s.at[slot], full.at[slot])
 
         def factors(slot):
-            return x_s.at[slot, pl.ds(wg * SIDE, SIDE)], transposed(y_s.at[slot]) if turned else y_s.at[slot]
+            return [(x_s.at[slot, pl.ds(wg * SIDE, SIDE)], transposed(y_s.at[slot]) if turned else y_s.at[slot])]
 
         mine = matrix, pl.ds(row + wg * SIDE, SIDE), pl.ds(column, ROWS)
         base = [plgpu.load(x_g.at[mine], layout=tiles.WGMMA, optimized=False) for x_g in base_g]
-        found = scales_g[1] * in_turn(len(pairs) * deep // SIDE, fetch, factors, ROWS, wg, full, free)
+        (found,) = in_turn(len(pairs) * deep // SIDE, RING, fetch, factors, (ROWS,), wg, full, free)
+        found = scales_g[1] * found
         for x in base:
             found += scales_g[0] * x.astype(jnp.float32)
         for x_g in refs:
