@@ -20,6 +20,7 @@ from tests.rules.test_linear_kernel import near, somewhere  # noqa: F401 - a fix
 from ttt_teach import SwiGLU, lact
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.lact import kernel as kernels
+from ttt_teach.solvers.newton_schulz import SCHED5, newton_schulz
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
 
@@ -87,9 +88,19 @@ def test_values_and_gradients():
 
 
 def test_muon_and_momentum_in_float16():
-    """Newton-Schulz brings up what is small in a direction, its roundings too. Its slope: test_newton_schulz.py."""
+    """Newton-Schulz brings up what is small in a direction, its roundings too."""
     args = draw(1, dtype="float16", momentum=True)
     check(results("kernel", args), results("definition", exact(args)), TOLERANCE["muon"])
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-12])
+def test_muons_slope_whatever_its_size(scale):
+    """Two steps, of a matrix with more rows than columns."""
+    rng = np.random.default_rng(4)
+    G, slope = (jnp.asarray(rng.normal(size=(1, 2 * D, D)), jnp.float32) for _ in "Gs")
+    got, back = jax.vjp(jax.jit(lambda G: kernels.orthogonal(G, SCHED5[:2])), G)
+    want, exact_back = jax.vjp(lambda G: newton_schulz(G, SCHED5[:2]), exact(G))
+    check((got, back(scale * slope)), (want, exact_back(scale * exact(slope))), TOLERANCE["muon"])
 
 
 def test_a_split_changes_nothing():

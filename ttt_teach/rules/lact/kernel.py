@@ -876,9 +876,10 @@ def walk(X, steps):
 def _orthogonal_back(steps, G, slope):
     """With Y the slope at a step's end: (a + B) Y + (b S + c (S A + A S)) X before it, with S = Y X' + X Y'."""
     unit, size = to_length_1(G)
-    slope, scale = to_length_1(slope)  # all of it is linear in the slope, so no rounding need see how large that is
+    _, scale = to_length_1(slope)  # all of it is linear in the slope, so no rounding need see how large that is
+    scale = jnp.where(scale > 0, scale, 1)
     kept = [kept for _, kept in walk(broad(unit, G), steps)]
-    Y = broad(slope, G)
+    Y = broad(slope / scale, G)
     y = Y.astype(jnp.float16)
     for (a, b, c), (x, A, B) in reversed(list(zip(steps, kept, strict=True))):
         S = blend((0, 1), None, [(y, x), (x, y)], turned=True)
