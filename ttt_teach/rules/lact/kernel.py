@@ -15,8 +15,8 @@ were restored and, with Muon or momentum, the direction.
 **Three kinds of products**, and a kernel for each:
 
 - *Into the hidden layer* (``strips``): up to six products of the same tokens, and between them what is no product:
-  silu, its slopes, the rates. Their sums never leave the registers, and that work is done while the tensor cores are at
-  the next piece. A read goes on to its output, so that its hidden layer never leaves the chip.
+  silu, its slopes, the rates. Their sums never leave the registers. A read goes on to its output, so that its hidden
+  layer never leaves the chip.
 - *Out of it* (``over_tokens``, ``over_hidden``): sums over the tokens of a chunk, which are directions and gradients
   of weights, or over the hidden layer, which are gradients of tokens. XLA has as good products, but starts them one by
   one: four heads of 384 x 384 are 36 blocks for 132 multiprocessors. Here all sums of a step are one launch.
@@ -513,11 +513,6 @@ def _by_xla(span, tokens, own, terms, hidden, rates, out):
     return flat, jnp.stack([jnp.sum(x, axis=2).ravel() for x in numbers], axis=1) if numbers else None
 
 
-def last_of(values, value):
-    """The last of the values, or this one if there is none."""
-    return ([value, *values])[-1]
-
-
 class Job(NamedTuple):
     """64 columns of the tokens times a tile of a matrix, or half a tile of each of two, added to a sum."""
 
@@ -535,7 +530,7 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
     a ring of four tiles of the matrices, 32 KB. Its two warpgroups take 64 tokens each and read the same tile. A job is
     64 x 64 x 64. While one is computed the tile of the one before it is replaced: by the first warpgroup, once both
     have said that they are through with it (``free``). In registers: the sums of a piece, up to three tiles of 32 a
-    thread, and beside them those of the piece before it, until ``hidden`` has seen them.
+    thread.
     """
     place, M, V, dtype = slots(weights), weights[0].shape[2], weights[-1].shape[2], tokens[0].dtype
     C, across = span.rows * span.chunks, V if out else M
@@ -573,11 +568,7 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                 plgpu.copy_gmem_to_smem(box, ring.at[slot, into], full.at[slot])
 
         def sweep(work, factor, first, count, finish, carry, done=0, last=True):
-            """``finish(piece, sums, carry)`` for count pieces from the first, after so many jobs done.
-
-            It does a part of its work at each ``next``: here between the jobs of the next piece, which need not wait
-            for it, if there are registers for the sums of both.
-            """
+            """``finish(piece, sums, carry)`` for count pieces from the first, after so many jobs done."""
             n, total = len(work), count * len(work)
 
             @pl.when(wg == 0)
@@ -600,12 +591,11 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                     plgpu.barrier_wait(free.at[slot])
                     fetch(slot, work[i % n], first + p + i // n)
 
-            def jobs(p, aside=None):
-                """The sums of the p-th piece."""
+            def piece(p, carry):
                 each = 1 + max(job.sum for job in work)
 
                 def run(*accumulators):
-                    begun, carry = set(), ()
+                    begun = set()
                     for i, job in enumerate(work):
                         t = p * n + i
                         slot = (done + t) & (RING - 1)
@@ -616,24 +606,17 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                         tile = ring.at[slot]
                         tile = transposed(tile) if job.along else tile
                         plgpu.wgmma(accumulators[job.sum], factor(job), tile)
-                        if aside is not None and i % max(1, n // SLICES) == 0:
-                            carry = next(aside, carry)
                         if i:
                             plgpu.wgmma_wait(1)
                             replace(t - 1, i - 1 + RING, p)
-                    found = tuple(acc[...] for acc in accumulators)
+                    found = [acc[...] for acc in accumulators]
                     replace(p * n + n - 1, n - 1 + RING, p)
-                    return found, carry if aside is None else last_of(aside, carry)
+                    return found
 
-                return pl.run_scoped(run, *(plgpu.ACC((SIDE, SIDE), jnp.float32) for _ in range(each)))
+                found = pl.run_scoped(run, *(plgpu.ACC((SIDE, SIDE), jnp.float32) for _ in range(each)))
+                return finish(first + p, found, carry)
 
-            def piece(p, before):
-                found, carry = before
-                return jobs(p + 1, finish(first + p, found, carry))
-
-            found, _ = jobs(jnp.int32(0))
-            found, carry = tiles.steps(count - 1, piece, (found, carry))
-            return last_of(finish(first + count - 1, found, carry), carry)
+            return tiles.steps(count, piece, carry)
 
         for job in dict.fromkeys(job[1:3] for job in work):
             x, over = job[0], pl.ds(job[1] * SIDE, SIDE)
@@ -650,16 +633,16 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                 few, numbers = hidden(few, [by_row(r, narrow) for r in own_rates])
                 made.append([x.astype(dtype) for x in few])
                 carry = tuple(x + jnp.sum(y, axis=1) for x, y in zip(carry, numbers, strict=True))
-                yield carry
             for i, few in enumerate(zip(*made, strict=True)):
                 if out:
                     hidden_s[0][wg, piece] = jnp.concatenate(few, axis=1)
                 else:
                     result_g[i][mine, pl.ds(piece * strip, strip)] = jnp.concatenate(few, axis=1)
+            return carry
 
         def of_out(piece, found, carry):
             result_g[0][mine, pl.ds(piece * SIDE, SIDE)] = found[0].astype(dtype)
-            yield carry
+            return carry
 
         own_rates = [tiles.vector(rates_g.at[i, here(rates.shape[1])], tiles.PER_ROW) for i in range(n_rates)]
         count = pieces // parts
@@ -898,11 +881,12 @@ orthogonal.defvjp(lambda G, steps: (orthogonal(G, steps), G), _orthogonal_back)
 def blend(scales, base, pairs, *, turned=False, exact=False):
     """scales[0] base + scales[1] times the sum of x y of the pairs, or (turned) of x y', in float16 or (exact) both.
 
-    A block is 128 x 128 of one matrix: 108 blocks for twelve of 384 x 384.
+    A block is 128 x 128 of one matrix: 108 blocks for twelve of 384 x 384. Shared memory has six steps of 64, 192 KB:
+    all that such a product takes, so that nothing is waited for but its first arrival.
     """
     (x, y), *_ = pairs
     m, rows, deep = x.shape
-    width = y.shape[1 if turned else 2]
+    width, ring = y.shape[1 if turned else 2], 6
     bases = [] if base is None else [base]
 
     def body(scales_g, *refs, x_s, y_s, full, free):
@@ -927,7 +911,7 @@ def blend(scales, base, pairs, *, turned=False, exact=False):
 
         mine = matrix, pl.ds(row + wg * SIDE, SIDE), pl.ds(column, ROWS)
         base = [plgpu.load(x_g.at[mine], layout=tiles.WGMMA, optimized=False) for x_g in base_g]
-        (found,) = in_turn(len(pairs) * deep // SIDE, RING, fetch, factors, (ROWS,), wg, full, free)
+        (found,) = in_turn(len(pairs) * deep // SIDE, ring, fetch, factors, (ROWS,), wg, full, free)
         found = scales_g[1] * found
         for x in base:
             found += scales_g[0] * x.astype(jnp.float32)
@@ -943,10 +927,10 @@ def blend(scales, base, pairs, *, turned=False, exact=False):
         num_threads=2,
         thread_name="wg",
         scratch_types={
-            "x_s": tiles.factor(RING, ROWS, SIDE, dtype=jnp.float16),
-            "y_s": tiles.factor(RING, *((ROWS, SIDE) if turned else (SIDE, ROWS)), dtype=jnp.float16),
-            "full": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
-            "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
+            "x_s": tiles.factor(ring, ROWS, SIDE, dtype=jnp.float16),
+            "y_s": tiles.factor(ring, *((ROWS, SIDE) if turned else (SIDE, ROWS)), dtype=jnp.float16),
+            "full": plgpu.Barrier(num_arrivals=2, num_barriers=ring),
+            "free": plgpu.Barrier(num_arrivals=2, num_barriers=ring),
         },
     )(jnp.asarray(scales, jnp.float32), *(z for pair in pairs for z in pair), *bases)
     return found if exact else found[0]
