@@ -49,9 +49,7 @@ RESULTS = {
 def test_the_room_of_a_block_is_that_of_the_formula():
     picture = pictures.room(64, 128, 16 * 2048 * 12)
     assert drawn(picture, "KB")[:, 1] == pytest.approx([64, 104])
-    assert (
-        "with two, 128 registers of sums in each of 128 threads, so 3 or 2 such blocks fit" in picture.words
-    )
+    assert "with two, 128 registers of sums in each of 128 threads, so 3 or 2 such blocks fit" in picture.words
     assert "bytes ask for 0.094 ms" in picture.words
     assert "so 0 or 0 such blocks" in pictures.room(192, 256, 10**5).words
 

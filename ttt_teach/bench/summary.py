@@ -29,9 +29,14 @@ def times(results: dict) -> Iterator[str]:
     for name, row in rows.items():
         passes = [row.get(part, {}) for part in PASSES]
         others = dict.fromkeys(who for part in passes for told in part.get("ratio", {}).values() for who in told)
+        form = next((ours(part) for part in passes if ours(part)), "kernel")
         for who in (None, *others):
             forward, both = (cells(part, who) for part in passes)
-            label = name if who is None else f"  {who}" + ("" if CASES[name].same else f" ({CASES[name].peers})")
+            label = (
+                name + f", {form}" * (form != "kernel")
+                if who is None
+                else f"  {who}" + ("" if CASES[name].same else f" ({CASES[name].peers})")
+            )
             yield f"{label:36}{forward[0]:>9}  {forward[1]:18}{both[0]:>13}  {both[1]}".rstrip()
     yield "ms, medians; ratio: time over ours, round by round; in brackets: its own rule, where it lacks ours"
 
