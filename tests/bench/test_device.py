@@ -1,6 +1,7 @@
 """The comparison on a GPU, without one: rows of fake contestants with fake clocks, the file, the table, refusals."""
 
 import argparse
+import importlib
 import itertools
 import json
 import sys
@@ -350,6 +351,7 @@ def test_official_lact_gets_its_names_and_its_file_is_named_as_git_does(tmp_path
     path.write_text("def block_causal_lact_swiglu(): return 7\n")
     operation, version = peers.load(tmp_path)
     assert operation() == 7 and version == "ttt_operation.py, blob 5fd13d1bc258"
+    assert importlib.import_module(operation.__module__).block_causal_lact_swiglu is operation  # torch.compile does so
 
     def record(w0, w1, w2, q, k, v, lr0, lr1, lr2, chunk_size, use_muon):
         assert [w.shape for w in (w0, w1, w2)] == [(2, 5, 4), (2, 4, 5), (2, 5, 4)] and w2[0, 0, 0] == 2

@@ -126,7 +126,6 @@ def test_what_it_does_not_cover_is_named():
             refuses("needs a Hopper GPU .*, and this is cpu")
 
 
-def test_auto_is_chunk():
-    """Until the kernel has been measured on a GPU."""
+def test_auto_takes_the_kernel_on_hopper_only():
     args, _ = draw(5, T=8)
-    np.testing.assert_array_equal(delta(**args)[0], delta(**args, form="chunk")[0])
+    np.testing.assert_array_equal(delta(**args)[0], delta(**args, form="kernel" if on_hopper() else "chunk")[0])

@@ -177,10 +177,10 @@ def test_what_it_does_not_cover_is_named():
             refuses("needs a Hopper GPU .*, and this is cpu")
 
 
-def test_auto_does_not_take_it_yet():
+def test_auto_takes_the_kernel_on_hopper_only():
     args = draw(5, T=8)
     o, _ = lact(**args, chunk=C)
-    np.testing.assert_array_equal(o, lact(**args, chunk=C, form="chunk")[0])
+    np.testing.assert_array_equal(o, lact(**args, chunk=C, form="kernel" if on_hopper() else "chunk")[0])
 
 
 # A bfloat16 factor is rounded by at most 2^-9, a float16 one by 2^-12. Measured in the interpreter: 3.8e-3 (plain),

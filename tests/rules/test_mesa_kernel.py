@@ -175,6 +175,6 @@ def test_what_it_does_not_cover_is_named():
             refuses("needs a Hopper GPU .*, and this is cpu")
 
 
-def test_auto_does_not_take_it():
+def test_auto_takes_the_kernel_on_hopper_only():
     args, _ = draw(5, T=8)
-    np.testing.assert_array_equal(mesa(**args)[0], mesa(**args, form="chunk")[0])
+    np.testing.assert_array_equal(mesa(**args)[0], mesa(**args, form="kernel" if on_hopper() else "chunk")[0])
