@@ -922,7 +922,7 @@ claim(
 # %% [markdown]
 # ## 10 · Beside the others
 #
-# The same card, the same arguments, every contestant once a round and in turn, 20 rounds. Each ratio is taken within a round. What a library lacks is missing here; where ours is slower, its dot is left of the line and the table says so.
+# The same card, the same arguments, every contestant once a round and in turn, 20 rounds. Each ratio is taken within a round. Where ours is slower, its dot is left of the line and the table says so. What a library lacks, what did not load and what the run did not reach is named under the table; the last times of a rule that is missing are in the log of section 6.
 
 # %%
 print(*summary.times(results), sep="\n")

@@ -36,7 +36,7 @@ class Rung(NamedTuple):
     measured: dict[str, float | None]
     outcome: str  # what the measurement said of the prediction
     date: str  # of the measurement
-    commit: str  # the first line of its message, which `git log --grep` finds
+    commit: str  # the first line of its message, which `git log --grep` finds, or "not kept"
 
 
 def load(path: Path = RESULTS) -> dict[str, list[Rung]]:

@@ -38,14 +38,28 @@ def times(results: dict) -> Iterator[str]:
                 else f"  {who}" + ("" if CASES[name].same else f" ({CASES[name].peers})")
             )
             yield f"{label:36}{forward[0]:>9}  {forward[1]:18}{both[0]:>13}  {both[1]}".rstrip()
-    yield "ms, medians; ratio: time over ours, round by round; in brackets: its own rule, where it lacks ours"
+    yield "ms, medians; ratio: time over ours, round by round; -: not measured; in brackets: a rule that is near"
+    yield from missing(results)
+
+
+def missing(results: dict) -> Iterator[str]:
+    """Rules that were not measured, and who is missing beside those that were, with the reason."""
+    if absent := [name for name in CASES if name not in results["rows"]]:
+        yield f"not measured in this run: {', '.join(absent)}"
+    reasons = {}
+    for name, row in results["rows"].items():
+        for who, parts in row.get("without", {}).items():
+            for why in dict.fromkeys(parts.values()):
+                reasons.setdefault((who, why.splitlines()[0]), []).append(name)
+    for (who, why), names in reasons.items():
+        yield f"without {who} ({', '.join(names)}): {why}"
 
 
 def cells(part: dict, who: str | None) -> tuple[str, str]:
     """Time and ratio of another; the time of ours for None."""
     mine = ours(part)
     name = mine if who is None else who
-    if name is None or name not in part["ms"]:
+    if name is None or name not in part.get("ms", {}):
         return "-", ""
     return f"{part['ms'][name]['median']:.3g}", "" if who is None else verdict(part["ratio"][mine][who])
 

@@ -68,7 +68,8 @@ def beside(results: dict) -> Picture:
             for _, others in list(row.get(part, {}).get("ratio", {}).items())[:1]:
                 shown += [(f"{name} / {who}", part, color, mark, told) for who, told in others.items()]
     names = list(dict.fromkeys(label for label, *_ in shown))
-    fig, ax = figure_axes(figsize=(6.8, 1.5 + 0.27 * len(names)))
+    height = max(3.6, 1.8 + 0.27 * len(names))
+    fig, ax = figure_axes(figsize=(6.8, height))
     ax.axvline(1, color=GREY, lw=1)
     for part, color, mark in (("forward", BLUE, "o"), ("forward+backward", RED, "s")):
         mine = [(names.index(label), told) for label, which, _, _, told in shown if which == part]
@@ -79,7 +80,7 @@ def beside(results: dict) -> Picture:
     ax.set_xscale("log")
     ax.set_yticks(range(len(names)), names)
     ax.set(xlabel="its time over ours; right of 1 ours is faster", ylim=(len(names) - 0.5, -0.5))
-    fig.subplots_adjust(left=0.42, bottom=0.65 / (1.5 + 0.27 * len(names)))
+    fig.subplots_adjust(left=0.42, bottom=0.65 / height)
     legend_above(ax, 2)
     slower = sum(told["quartiles"][1] < 1 for *_, told in shown)
     words = (
