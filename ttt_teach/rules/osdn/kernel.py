@@ -12,8 +12,8 @@ rounds as a rule. If that is above 1/2, or if some d may leave the bounds (the t
 above hi, or the others below lo), the chunk is done token by token, for this head alone. Then ``scaled`` makes w_t =
 d_t k_t of all chunks at once.
 
-Within the walks vectors come and go through shared memory: straight from or to global memory, the next ``commit_smem``
-would wait for them.
+Within the walks vectors come and go through shared memory. ``commit_smem`` is a fence of all memory too, which may wait
+for what is on its way from or to global memory: a guess, which no measurement has tested yet.
 
 **Backward.** L_t, the gradient of the scale after t, is such a walk from the end (``back``), with h = k dw:
 
