@@ -7,7 +7,7 @@ from pathlib import Path
 from . import SiteError, build, figures
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m ttt_teach.site", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="execute notebooks and write the static site of all")
@@ -15,7 +15,7 @@ def main() -> None:
     drawing = commands.add_parser("figures", help="execute notebooks, write their twins and figures")
     for command in (building, drawing):
         command.add_argument("names", nargs="*", metavar="NAME", help="such as 02-correlated-keys (default: all)")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     try:
         build(asked.out, *asked.names) if asked.command == "build" else figures(*asked.names)
     except SiteError as error:
