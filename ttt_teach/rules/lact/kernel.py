@@ -762,7 +762,7 @@ def _totals(span, sums, scales, outputs, place, *, columns, tokens):
                 x = transposed(x_s.at[slot, :, half]) if tokens else x_s.at[slot, half]
                 return [(x, y_s.at[slot, i]) for i in range(len(columns))]
 
-            found = in_turn(len(pairs) * deep, ring, fetch, factors, columns, wg, full, free)
+            found = streamed(len(pairs) * deep, ring, fetch, factors, columns, wg, full, free)
             array, at = place[index]
             mine = row + wg * SIDE
             mine, chunk_out = (mine, chunk) if tokens else (chunk * span.rows + mine, 0)
@@ -791,7 +791,7 @@ def _totals(span, sums, scales, outputs, place, *, columns, tokens):
     )(span.first, scales, *(z for pair in flat for z in pair))
 
 
-def in_turn(total, ring, fetch, factors, columns, wg, full, free):
+def streamed(total, ring, fetch, factors, columns, wg, full, free):
     """Sums of so many products of 64 rows: a step's place in the ring is filled again once both have done with it."""
 
     def replace(t):
@@ -911,7 +911,7 @@ def blend(scales, base, pairs, *, turned=False, exact=False):
 
         mine = matrix, pl.ds(row + wg * SIDE, SIDE), pl.ds(column, ROWS)
         base = [plgpu.load(x_g.at[mine], layout=tiles.WGMMA, optimized=False) for x_g in base_g]
-        (found,) = in_turn(len(pairs) * deep // SIDE, ring, fetch, factors, (ROWS,), wg, full, free)
+        (found,) = streamed(len(pairs) * deep // SIDE, ring, fetch, factors, (ROWS,), wg, full, free)
         found = scales_g[1] * found
         for x in base:
             found += scales_g[0] * x.astype(jnp.float32)
