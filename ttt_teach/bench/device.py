@@ -34,10 +34,7 @@ PASSES = ("forward", "forward+backward")
 LAYER = {"B": 16, "T": 2048, "H": 12, "D": 128}
 JUDGED = {"B": 1, "T": 1024, "H": 2}  # the first so many of each, whose errors are looked at
 GAMMA = 0.99  # decays are drawn between it and 1, as near 1 as trained layers have them
-STEPS, TOL = (
-    30,
-    3e-3,
-)  # of Mesa's solvers: the steps of the literature, and a bfloat16 rounding, 2^-9, with a little room
+STEPS, TOL = 30, 3e-3  # of Mesa's solvers: the literature's steps; a bfloat16 rounding, 2^-9, with a little room
 EXACT = CG(max_steps=None, tol=1e-13)
 
 
@@ -291,9 +288,7 @@ def write(results: dict, out: Path) -> None:
 
 def table(results: dict) -> Iterator[str]:
     """Medians. Beside those of others stands their time over ours, and in words where it is ours that is slower."""
-    rows = results["rows"].values()
-    versions = dict.fromkeys(f"{n} {version}" for row in rows for n, version in row.get("versions", {}).items())
-    yield ", ".join(["{date}, {device}, Python {python}, jax {jax}".format(**results), *versions])
+    yield ", ".join(["{date}, {device}, Python {python}, jax {jax}".format(**results), *versions(results)])
     yield f"{'rule':30}{'forward':>10}  {'ratio':18}{'with backward':>13}  {'ratio':18}"
     for name, row in results["rows"].items():
         when = "" if row.get("date", results["date"]) == results["date"] else f" ({row['date']})"
@@ -307,6 +302,12 @@ def table(results: dict) -> Iterator[str]:
             yield f"  failed: {row['failed'].splitlines()[0]}"
     yield "ms, median; ratio: time over that of the rule's first line, round by round; *: mostly of starting it"
     yield from error_table(results)
+
+
+def versions(results: dict) -> dict[str, None]:
+    """The other libraries of all rows, each once, in their order."""
+    rows = results["rows"].values()
+    return dict.fromkeys(f"{n} {version}" for row in rows for n, version in row.get("versions", {}).items())
 
 
 def missing(without: dict[str, dict[str, str]]) -> Iterator[str]:

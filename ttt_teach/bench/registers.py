@@ -23,6 +23,7 @@ from jax.experimental import topologies
 
 from ttt_teach.bench import device
 from ttt_teach.bench.peers import Jax
+from ttt_teach.rules import tiles
 
 PLUGIN = "jax_cuda13_plugin"
 H200 = """
@@ -43,8 +44,6 @@ ALLOTTED = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Us
 
 def compile_for_hopper(name: str, part: str) -> None:
     """Compile the first of ours of a case of the benchmark, which is its kernel; ptxas says what it did on stderr."""
-    from ttt_teach.rules import tiles
-
     case = device.CASES[name]
     there = topologies.get_topology_desc("h200", platform="cuda", target_config=H200, topology="1x1x1").devices[0]
     place = jax.sharding.SingleDeviceSharding(there)

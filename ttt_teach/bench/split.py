@@ -14,33 +14,13 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import Mesh, PartitionSpec
 
-from ttt_teach import CG, OSDNState, SwiGLU, delta, lact, linear, mesa, osdn
-from ttt_teach.bench import clock
+from ttt_teach import OSDNState, SwiGLU, lact
+from ttt_teach.bench import clock, device
 from ttt_teach.rules.lact.sharded import sharded
 
 AXIS = "devices"
-RULES = {
-    "linear": (linear, ("log_decay",)),
-    "delta": (delta, ("beta", "log_decay")),
-    "osdn": (osdn, ("beta", "log_decay")),
-    "mesa": (partial(mesa, solver=CG(30, 1e-3)), ("beta", "lam", "log_decay")),
-}
+RULES = "linear", "gated delta", "gated osdn", "mesa"  # cases of the benchmark
 SPLITS = {"heads": {"lam": 0, "": 2}, "sequence": {"lam": None, "": 1}}  # the axis of each argument; "": of all others
-
-
-def draw(B: int, T: int, H: int, D: int) -> dict[str, Array]:
-    """Arguments by name: tokens in bfloat16, gates in float32."""
-    rng = np.random.default_rng(0)
-    tokens = rng.normal(size=(3, B, T, H, D))
-    tokens[:2] /= np.linalg.norm(tokens[:2], axis=-1, keepdims=True)
-    gates = {
-        "beta": rng.uniform(0, 1, (B, T, H)),
-        "log_decay": np.log(rng.uniform(0.99, 1, (B, T, H))),
-        "lam": rng.uniform(0.25, 1.25, (H, D)),
-    }
-    return {n: jnp.asarray(x, jnp.bfloat16) for n, x in zip("qkv", tokens, strict=True)} | {
-        n: jnp.asarray(x, jnp.float32) for n, x in gates.items()
-    }
 
 
 def over(mesh: Mesh, split: str, rule: Callable, args: dict[str, Array]) -> Callable:
@@ -76,20 +56,20 @@ def off(got: Array, want: Array) -> float:
 def report(sizes: dict[str, int], form: str = "auto", lact_sizes=(2, 4, 2048, 2, 384)) -> Iterator[str]:
     """A line for each rule and split: how far it is from one device, and the time of both in ms."""
     mesh = Mesh(np.array(jax.devices()), (AXIS,))
-    args = draw(**sizes)
-    for name, (rule, takes) in RULES.items():
-        mine = {n: args[n] for n in ("q", "k", "v", *takes)}
-        call = partial(rule, form=form)
+    for name in RULES:
+        case = device.CASES[name]
+        args, _ = device.draw(case._replace(sizes=sizes))
+        call = partial(case.rule, **case.ours["kernel"] | {"form": form})
         one = jax.jit(lambda args, call=call: call(**args)[0])
         for split in SPLITS:
-            yield line(f"{name}, {split}", one, over(mesh, split, call, mine), mine)
+            yield line(f"{name}, {split}", one, over(mesh, split, call, args), args)
     yield lact_line(mesh, *lact_sizes)
 
 
 def line(what: str, one: Callable, all_of_them: Callable, args) -> str:
     ms = clock.race({"one": lambda: one(args), "all": lambda: all_of_them(args)})
     error = off(all_of_them(args), one(args))
-    return f"{what:20} {error:.1e} from one device   one {ms['one']:8.3f} ms   all {ms['all']:8.3f} ms"
+    return f"{what:24} {error:.1e} from one device   one {ms['one']:8.3f} ms   all {ms['all']:8.3f} ms"
 
 
 def lact_line(mesh: Mesh, B: int, N: int, C: int, H: int, D: int) -> str:

@@ -6,7 +6,7 @@ Of each rule the kernel (or what is first of ours) and whoever else has the rule
 import json
 from collections.abc import Iterator
 
-from ttt_teach.bench.device import CASES, PASSES, RESULTS, UPSTREAM, badness, digits, verdict
+from ttt_teach.bench.device import CASES, PASSES, RESULTS, UPSTREAM, badness, digits, verdict, versions
 
 
 def read() -> dict:
@@ -21,10 +21,7 @@ def ours(part: dict) -> str | None:
 def times(results: dict) -> Iterator[str]:
     """Milliseconds, and each other's time over ours; in words where ours is slower."""
     rows = results["rows"]
-    versions = dict.fromkeys(
-        f"{n} {version}" for row in rows.values() for n, version in row.get("versions", {}).items()
-    )
-    yield ", ".join(["{device}, {date}, jax {jax}".format(**results), *versions])
+    yield ", ".join(["{device}, {date}, jax {jax}".format(**results), *versions(results)])
     yield f"{'':36}{'forward':>9}  {'ratio':18}{'with backward':>13}  ratio"
     for name, row in rows.items():
         passes = [row.get(part, {}) for part in PASSES]
