@@ -60,8 +60,8 @@ def osdn(
         state: S and d before the first token; zeros and ones if None. A d outside the bounds is used for one write.
         form: ``"definition"`` (both gradients by autodiff), ``"recurrent"`` (a scan), ``"chunk"`` (matrix products),
             ``"kernel"`` (the same in kernels for Hopper GPUs: q, k and v in bfloat16 or float16, K = V in {64, 128}, a
-            decay per head or none, no retention, chunk 64) or ``"auto"``, which is chunk until this kernel's
-            last version has run on such a GPU. All cost T K V, the chunks T chunk (2 K + V) beside.
+            decay per head or none, no retention, chunk 64) or ``"auto"``: on such a GPU the kernel for what it covers,
+            else chunk. All cost T K V, the chunks T chunk (2 K + V) beside.
             In exact arithmetic a token changes no output of earlier ones, nor of other sequences; in chunks it may
             change their rounding (about 5e-7 in float32), since all choose together whether the bounds are met. In
             the kernel each head chooses for itself.
@@ -96,7 +96,7 @@ def osdn(
     decays, numbers = door.per_channel(x.log_decay, size), learner(step_size, bounds, eps, size.dtype)
     b = x.beta if beta_aware else jnp.ones_like(x.beta)
     d = jnp.ones((size.B, size.H, size.K), size.dtype) if x.d is None else x.d
-    if form == "kernel":
+    if door.tries_kernel(form):
         from ttt_teach.rules.osdn import kernel  # Pallas is loaded where a kernel may run, and nowhere else
 
         q, k, v = (jnp.asarray(z) for z in (q, k, v))
