@@ -15,7 +15,7 @@
 #     question: How many steps make the gradient through Mesa's solve right to one per cent, and with fewer, what is it the gradient of?
 #     minutes: 75
 #     seconds: 15
-#     settles: On a real head 8 steps in each pass, about 11 if autodiff follows the steps; with fewer, the implicit gradient is the gradient of no function and still the better one; and a constant of 1e-5 in the solver costs 25 per cent of it where the upstream gradient is 1e-4.
+#     settles: On a real head 8 steps in each pass, about 11 if autodiff follows the steps; with fewer, the implicit gradient can be the gradient of no function and is still the closer one; and a constant of 1e-5 in the solver costs 25 per cent of it where the upstream gradient is 1e-4.
 # ---
 
 # %% [markdown]
@@ -632,7 +632,7 @@ check("06.2", must_vanish, test_must_vanish)
 # %% [markdown]
 # <details><summary>Why the solution works</summary>
 #
-# Multiply all $\beta_t$ and all $\lambda_i$ by $s$. Then $G_t$, $H_t$ and $A_t$ are multiplied by $s$, $x_t$ by $1/s$, and $o_t$ does not move. So $dJ/ds = 0$, and at $s=1$ that is $\sum_t\beta_t\widehat{\beta}_t + \sum_i\lambda_i\widehat{\lambda}_i = 0$. It is E06.10 summed over all tokens: $\ell_1 = 0 = \sum_t u_t^\top\Lambda x_t - \sum_t\beta_t\widehat{\beta}_t$, and the first sum is $-\sum_i\lambda_i\widehat{\lambda}_i$. It sees one solve only: with $x_n$ and $u_m$ in place of $x$ and $u$ the number is $\sum_t x_{t,n}^\top(G_tg_t - A_tu_{t,m})$, zero if the *backward* solve is exact.
+# Multiply all $\beta_t$ and all $\lambda_i$ by $s$. Then $G_t$, $H_t$ and $A_t$ are multiplied by $s$, $x_t$ by $1/s$, and $o_t$ does not move. So $dJ/ds = 0$, and at $s=1$ that is $\sum_t\beta_t\widehat{\beta}_t + \sum_i\lambda_i\widehat{\lambda}_i = 0$. It is E06.10 summed over all tokens: $\ell_1 = 0 = \sum_t u_t^\top\Lambda x_t - \sum_t\beta_t\widehat{\beta}_t$, and the first sum is $-\sum_i\lambda_i\widehat{\lambda}_i$. It sees one solve only: if both solves are inexact, the number is $\sum_t x_t^\top(G_tg_t - A_tu_t)$ with the $x_t$ and $u_t$ that were found, and that is zero if the *backward* solve is exact.
 #
 # </details>
 
@@ -709,7 +709,7 @@ claim(
 # | $v$ | $x$, by $\widehat{G}$ | the forward solve only |
 # | $k$, $\beta$, $\gamma$, $\lambda$ | $x$ and $u$ | both |
 #
-# Let $x_n = x + \Delta x$ and $u_m = u + \Delta u$ be what $n$ and $m$ steps give. A product changes by $u_m x_n^\top - u x^\top = \Delta u\,x^\top + u\,\Delta x^\top + \Delta u\,\Delta x^\top$: relative errors add, and the larger one shows. The right-hand side of the backward solve, $Gg$, does not contain $x$. **So the two budgets are independent**, and a step saved in one pass cannot be bought back in the other.
+# Let $x_n = x + \Delta x$ and $u_m = u + \Delta u$ be what $n$ and $m$ steps give. A product changes by $u_m x_n^\top - u x^\top = \Delta u\,x^\top + u\,\Delta x^\top + \Delta u\,\Delta x^\top$: relative errors add, and the larger one shows. Given $g$, the right-hand side of the backward solve, $Gg$, does not contain $x$. **So the two budgets are independent**, and a step saved in one pass cannot be bought back in the other.
 #
 # The head: layer 4, head 1 of a real encoder on 64 tokens of English (of the eight heads the one with the largest condition number of notebook 04), width 32, keys and queries of length 1, $\gamma = 0.99$, $\beta = 1$, entries of $\Lambda$ drawn between 0.25 and 1. Drag both sliders in [F06a](#F06a). The dashed and the dotted line are the errors of the two solves.
 
@@ -779,7 +779,7 @@ claim(
 # %% [markdown]
 # ## 7 · Who is right about what
 #
-# The other way is to differentiate the steps. It needs a program that automatic differentiation can follow backward, so the loop has a fixed number of steps. Below are the lines of `cg` in JAX, with one change: all 36 steps are taken, and the iterate number `n` is read.
+# The other way is to differentiate the steps. It needs a program that automatic differentiation can follow backward, so the loop has a fixed number of steps. Below are the lines of `cg` without the guard, in JAX, with one change: all 36 steps are taken, and the iterate number `n` is read.
 #
 # Call $J_n$ the loss *as it is computed* with $n$ steps. What autodiff returns is $\nabla J_n$, the gradient of the function that runs. The implicit gradient with $n$ steps is E06.8 with $x_n$ and $u_n$. Three questions with different answers:
 #
@@ -892,7 +892,7 @@ print(
 # %% [markdown]
 # Autodiff is right about the function that runs, to the accuracy of the differences. The implicit gradient is not: a finite difference of the output will not confirm it. (It misses $\nabla J_n$ by more as it comes nearer to $\nabla J$: the slopes of $J_n$ are the ones that are far off.)
 #
-# Is it then the gradient of some *other* function, of a smoothed loss perhaps? There is a test. If $F = \nabla f$ for some $f$, then the matrix of its derivatives, $\partial F_i/\partial z_j = \partial^2 f/\partial z_i\,\partial z_j$, is symmetric. So differentiate the implicit gradient itself, by central differences in all 234 inputs of the small head, and compare the matrix with its transpose.
+# Is it then the gradient of some *other* function, of a smoothed loss perhaps? There is a test. If $F = \nabla f$ for some $f$, then the matrix of its derivatives, $\partial F_i/\partial z_j = \partial^2 f/\partial z_i\,\partial z_j$, is symmetric. So differentiate the implicit gradient itself, by central differences in all 234 inputs of the small head, and compare the matrix with its transpose. (At six steps it must be symmetric: the small head has width 6, so CG is done.)
 
 # %%
 
@@ -983,7 +983,7 @@ claim(
 )
 
 # %% [markdown]
-# > **Takeaway.** The three answers: (1) the unrolled gradient, (2) the implicit one, (3) no, as two steps on the small head show.
+# > **Takeaway.** The three answers: (1) the unrolled gradient, checked up to four steps [C06.14], (2) on this head the implicit one, at every number of steps from 1 to 36 [C06.18], (3) no, as two steps on the small head show [C06.16].
 #
 # ### The value can arrive and the gradient not
 #
@@ -991,13 +991,13 @@ claim(
 #
 # $$ J_n - J = \widehat{x}^\top(x_n - x) = -\,\widehat{x}^\top A^{-1} r_n = -\,u^\top r_n . \tag{E06.14} $$
 #
-# Differentiate both sides: $\nabla J_n$ differs from $\nabla J$ by the derivatives of $u^\top r_n$. For the value it is enough that $r_n$ is small. For the gradient $r_n$ must also *stay* small when an input moves, and nobody has asked CG for that: $u^\top\,\partial r_n$ need not be small with $r_n$.
+# Differentiate both sides: $\nabla J_n$ differs from $\nabla J$ by the derivatives of $u^\top r_n$, which are $(\partial u)^\top r_n + u^\top\,\partial r_n$. For the value, and for the first part, it is enough that $r_n$ is small. For the second part $r_n$ must also *stay* small when an input moves, and nobody has asked CG for that: $u^\top\,\partial r_n$ need not be small with $r_n$.
 #
 # Take the extreme case: $A = \mu I$. Every vector is an eigenvector, and the first step of CG, along $q$, is exact:
 #
 # $$ x_1 = \alpha\,q, \qquad \alpha = \frac{q^\top q}{q^\top\! A\,q} = \frac1\mu . \tag{E06.15} $$
 #
-# Now move one entry $\lambda_i$ of the diagonal. Autodiff through the step differentiates $\alpha$: $\partial(q^\top\!Aq)/\partial\lambda_i = q_i^2$, so $\partial\alpha/\partial\lambda_i = -q^\top q\,q_i^2/(\mu\,q^\top q)^2 = -q_i^2/(\mu^2q^\top q)$. The exact solution has $x_i = q_i/A_{ii}$. Therefore
+# Now move one entry $\lambda_i$ of the diagonal. Autodiff through the step differentiates $\alpha$: $\partial(q^\top\!Aq)/\partial\lambda_i = q_i^2$, so $\partial\alpha/\partial\lambda_i = -q^\top q\,q_i^2/(\mu\,q^\top q)^2 = -q_i^2/(\mu^2q^\top q)$. Entry $i$ of the exact solution is $q_i/A_{ii}$, with the derivative $-q_i/\mu^2$. Therefore
 #
 # $$ \frac{\partial J_1}{\partial\lambda_i} = -\frac{q_i^2}{q^\top q}\;\frac{\widehat{x}^\top q}{\mu^2},
 #    \qquad\text{but}\qquad \frac{\partial J}{\partial\lambda_i} = -\frac{\widehat{x}_i\,q_i}{\mu^2} . \tag{E06.16} $$
@@ -1124,7 +1124,7 @@ claim(
 #
 # Does it matter which gradient one follows? A small experiment with one parameter. A head with $\Lambda=\lambda I$ reads 64 pairs $v_i = W^\top k_i + \text{noise}$, and the loss asks, at every token, for $W^\top q_t$ at a fresh query: $J = \frac1T\sum_t\frac12\lVert o_t - W^\top q_t\rVert^2$. Some directions of the keys are ten times weaker than others. The best $\lambda$ for the exact solve weighs noise against bias. With $n$ steps there is one more reason for a large $\lambda$: an easier system.
 #
-# We follow three gradients downhill from $\lambda = 1$: the exact one, the unrolled one of the loss with $n$ steps, and the implicit one with $n$ steps in each pass. There is one number to learn, so only the sign of its gradient is used: a step in $\log\lambda$, half as long after every turn. Drag the steps in [F06c](#F06c): the marks show where the three descents end, filled on the loss with $n$ steps, hollow on the exact one.
+# We follow three gradients downhill from $\lambda = 1$: the exact one, the unrolled one of the loss with $n$ steps, and the implicit one with $n$ steps in each pass. There is one number to learn, so only the sign of its gradient is used: a step in $\log\lambda$, half as long after every turn. Drag the steps in [F06c](#F06c): the marks show where the three descents end, filled on the loss with $n$ steps, hollow on the exact one. (The exact gradient knows no $n$ and has the hollow mark alone.)
 
 # %%
 draw = random("training")
@@ -1220,7 +1220,7 @@ claim(
 #
 # ## 9 · What it costs to keep, and when to stop
 #
-# **Memory.** Reverse-mode differentiation keeps what it will need on the way back. Through the steps of CG that is, for every step and token, the vectors of that step; for the implicit gradient it is $x$, whatever the number of steps. JAX can be asked what it keeps: `jax.vjp` returns the backward function together with its arrays, and `jax.eval_shape` counts them without computing anything.
+# **Memory.** Reverse-mode differentiation keeps what it will need on the way back. Through the steps of CG that is, for every step and token, the vectors $r$, $p$ and $Ap$ of that step ($x$ is only added up, and needs nothing kept); for the implicit gradient it is $x$, whatever the number of steps. JAX can be asked what it keeps: `jax.vjp` returns the backward function together with its arrays, and `jax.eval_shape` counts them without computing anything.
 
 # %%
 
@@ -1351,13 +1351,13 @@ claim(
 )
 
 # %% [markdown]
-# > **Takeaway.** Give both solves the same relative tolerance. No gradient is then off by more than about ten times that [C06.40], and no scale enters. A preconditioner for the forward solve (notebook 04, section 10) serves the backward one as well: the matrix is the same.
+# > **Takeaway.** Give both solves the same relative tolerance. On this head no gradient is then off by more than ten times that [C06.40], and no scale enters. A preconditioner for the forward solve (notebook 04, section 10) serves the backward one as well: the matrix is the same.
 #
 # ## 10 · The additive constant
 #
-# A hidden scale does enter in a widely used implementation. The library flash-linear-attention (FLA) adds $\delta = 10^{-5}$ to both denominators of CG, in the forward and in the backward solve: $\alpha = r^\top r/(p^\top Ap + \delta)$ and $\eta = r_+^\top r_+/(r^\top r + \delta)$, notebook 04's $\beta$. Notebook 04 shows what that does to a query of length 1. Here is what it does to gradients.
+# A hidden scale does enter in a widely used implementation. The library flash-linear-attention (FLA) adds a *guard* $\delta = 10^{-5}$ to both denominators of CG, in the forward and in the backward solve: $\alpha = r^\top r/(p^\top Ap + \delta)$ and $\eta = r_+^\top r_+/(r^\top r + \delta)$, notebook 04's $\beta$. Notebook 04 shows what that does to a query of length 1. Here is what it does to gradients.
 #
-# Let a guarded run start from $b$ with guard $\delta$, and another from $sb$ with guard $s^2\delta$. Suppose up to some step the second has $s$ times the $r$ and $p$ of the first. Then
+# Let a run start from the right-hand side $b$ with guard $\delta$, and another from $sb$ with guard $s^2\delta$. Suppose up to some step the second has $s$ times the $r$ and $p$ of the first. Then
 #
 # $$ \alpha = \frac{s^2\,r^\top r}{s^2\,p^\top Ap + s^2\delta} = \frac{r^\top r}{p^\top Ap + \delta}, \tag{E06.17} $$
 #
@@ -1394,7 +1394,7 @@ for s in (1.0, 1e-2, 1e-4):
     print(f"upstream times {s:5.0e} {'':29}", *(f"{off(grad[n] / s, small_exact[n]):9.1e}" for n in ("q", "k", "lam")))
 
 # %% [markdown]
-# Then a head of MesaNet's width, $D = 128$: 128 tokens, random keys and queries of length 1, random gates around one half, $\gamma=0.99$, $\lambda_i$ between 0.25 and 1, upstream entries of size 1 times a scale. In float64, so rounding plays no part. Drag the upstream gradient and the steps in [F06e](#F06e). More steps hardly help where the guard is felt: the orange line falls no faster than one over the root of the steps (E04.27 of notebook 04, with $\delta/s^2$ for its $g$).
+# Then a head of MesaNet's width, $D = 128$: 128 tokens, random keys and queries of length 1, random input gates around one half, $\gamma=0.99$, $\lambda_i$ between 0.25 and 1, upstream entries of size 1 times a scale. In float64, so rounding plays no part. Drag the upstream gradient and the steps in [F06e](#F06e). More steps hardly help where the guard is felt: the orange lines fall no faster than one over the root of the steps (E04.27 of notebook 04, with $\delta/s^2$ for its $g$).
 
 # %%
 draw, WIDE = random("wide head"), 128
@@ -1666,7 +1666,7 @@ claim(
 # %% [markdown]
 # <details><summary>Why the solution works</summary>
 #
-# The estimate for a budget $n$ is $\sum_{j\le n}(\nabla_j-\nabla_{j-1})/\pi_j$. Average over $n$: the $j$-th term appears for all $n\ge j$, whose chances add up to $\pi_j$, and $\pi_j/\pi_j=1$. What remains is E06.18. The price is noise: rare large budgets carry large weights. With $\varepsilon_j=\lVert\nabla_L-\nabla_j\rVert$ the variance is $\sum_j(1/\pi_j-1)(\varepsilon_{j-1}^2-\varepsilon_j^2)$: a term weighs $1/\pi_j-1$ times what it takes off the squared error. So $1/\pi_j$ must grow more slowly than $\varepsilon_j^2$ falls. The next cell computes it both ways.
+# The estimate for a budget $n$ is $\sum_{j\le n}(\nabla_j-\nabla_{j-1})/\pi_j$. Average over $n$: the $j$-th term appears for all $n\ge j$, whose chances add up to $\pi_j$, and $\pi_j/\pi_j=1$. What remains is E06.18. The price is noise: rare large budgets carry large weights. How much? Write $d_j=\nabla_j-\nabla_{j-1}$. In the mean of the squared estimate a product $d_i^\top d_j$ with $i\le j$ is seen in a share $\pi_j$ of the draws and counts $\pi_j/(\pi_i\pi_j)=1/\pi_i$. So $d_i$ contributes $\frac1{\pi_i}\bigl(\lVert d_i\rVert^2+2\,d_i^\top\sum_{j>i}d_j\bigr)$. The sum there is $\nabla_L-\nabla_i$. With $\varepsilon_i=\lVert\nabla_L-\nabla_i\rVert$ the bracket is $\varepsilon_{i-1}^2-\varepsilon_i^2$. Subtract the square of the mean, $\varepsilon_0^2$, which is the sum of all the brackets: the variance is $\sum_i(1/\pi_i-1)(\varepsilon_{i-1}^2-\varepsilon_i^2)$. A term weighs $1/\pi_i-1$ times what it takes off the squared error. So $1/\pi_i$ must grow more slowly than $\varepsilon_i^2$ falls. The next cell computes it both ways.
 #
 # </details>
 
@@ -1684,7 +1684,7 @@ print(f"a fixed budget of 4 steps: unrolled {off(ladder[4], want):.0%}, implicit
 #
 # ## 12 · What was settled
 #
-# **The answer.** On a real head of width 32 (64 tokens, one upstream gradient, all inputs in one vector) the implicit gradient is right to one per cent with 8 steps in each pass; autodiff through the steps takes 11 [C06.19] and keeps 3 vectors for every step and token [C06.26]. The implicit gradient is the gradient of the exact layer, as far as each of its two solves has come [C06.12, C06.13]. With two steps it is the gradient of no function at all [C06.16], and still the closer one to the exact gradient [C06.18]. Autodiff through the steps gives the gradient of what runs, as far as a few steps can be checked [C06.14], even where what runs is not what one means [C06.21, C06.39]. Give both solves the same relative tolerance, and no additive constant: with $10^{-5}$ in the denominators the gradients of query and $\Lambda$ are not right to one per cent at an upstream gradient of $10^{-4}$ [X06.2]: F06e shows a quarter there, and more than three quarters at $10^{-5}$.
+# **The answer.** On a real head of width 32 (64 tokens, one upstream gradient, all inputs in one vector) the implicit gradient is right to one per cent with 8 steps in each pass; autodiff through the steps takes 11 [C06.19] and keeps 3 vectors for every step and token [C06.26]. The implicit gradient is the gradient of the exact layer, as far as each of its two solves has come [C06.12, C06.13]. At every number of steps from 1 to 36 it is closer to the exact gradient there than autodiff is [C06.18]. With few steps it may be the gradient of no function at all: on a small random head two steps show that [C06.16]. Autodiff through the steps gives the gradient of what runs, as far as a few steps can be checked [C06.14], even where what runs is not what one means [C06.21, C06.39]. Give both solves the same relative tolerance, and no additive constant: with $10^{-5}$ in the denominators the gradients of query and $\Lambda$ are not right to one per cent at an upstream gradient of $10^{-4}$ [X06.2]: F06e shows a quarter there, and more than three quarters at $10^{-5}$.
 #
 # | section | claims |
 # |---|---|
@@ -1706,7 +1706,7 @@ print(f"a fixed budget of 4 steps: unrolled {off(ladder[4], want):.0%}, implicit
 # |---|---|---|
 # | FLA 0.5.2 and 0.6.0: $10^{-5}$ in both denominators of the backward solve | the gradient is not linear in the upstream gradient, as every backward pass must be | X06.1 |
 # | the same, at MesaNet's width of 128 | right to a tenth of a per cent at an upstream gradient of size 1, not to one per cent at $10^{-4}$ (F06e: a quarter off) | X06.2 |
-# | MesaNet App. D: the gradient of the solution map | correct, for converged solves; with few steps it is no gradient [C06.16] and trains towards other parameters [C06.24] | |
+# | MesaNet App. D: the gradient of the solution map | correct, for converged solves; with two steps on a small head it is no gradient [C06.16], and few steps train towards other parameters [C06.24] | |
 # | $\widehat{H} = -ux^\top$ here, its symmetric part elsewhere | the same gradient, but $2\widehat{H}k$ is right for the symmetric one only [C06.3] | |
 #
 # **Three questions for the group.**
@@ -1715,6 +1715,6 @@ print(f"a fixed budget of 4 steps: unrolled {off(ladder[4], want):.0%}, implicit
 # 2. The forward pass stops early on easy tokens and heads. Should the backward solve take the same number of steps, the same tolerance, or neither? What would a token need to know to decide?
 # 3. A layer is to be served with 5 steps. Would you train it with the implicit gradient and 30 steps, with the implicit gradient and 5, or through 5 unrolled steps? What would you measure to find out?
 #
-# **Minutes per beat, for whoever leads.** Section 1: 10, at the board. Section 2: 4. Section 3: 10, and let somebody say where $\gamma_{t+1}$ comes from. Section 4: 12, or skip to section 6 and come back. Section 5: 3. Section 6: 5 with both sliders. Section 7: 12. Section 8: 5. Section 9: 5. Section 10: 7. Section 11 is for taking home. Whoever wants the four exercises plans two sittings. People get stuck at the shift of the gate in E06.7, and at "the gradient of no function".
+# **Minutes per beat, for whoever leads.** Section 1: 10, at the board. Section 2: 4. Section 3: 10, and let somebody say where $\gamma_{t+1}$ comes from. Section 4: 10, or skip to section 6 and come back. Section 5: 3. Section 6: 5 with both sliders. Section 7: 12. Section 8: 5. Section 9: 5. Section 10: 7. Questions: 4. Section 11 is for taking home. Whoever wants the four exercises plans two sittings. People get stuck at the shift of the gate in E06.7, and at "the gradient of no function".
 #
 # **Next.** [Notebook 07](07-mesanet.ipynb) puts this layer into a network and trains it. [Notebook 08](08-solver-budget.ipynb) asks where the steps are best spent.
