@@ -14,7 +14,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from tests.rules.test_linear_kernel import check, somewhere  # noqa: F401 - a fixture for all tests here
 from ttt_teach import CG, PCG, MesaState, mesa
 from ttt_teach.rules.door import on_hopper
-from ttt_teach.rules.mesa.kernel import kernel
+from ttt_teach.rules.mesa.kernel import kernel, split
 from ttt_teach.tasks import unit
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
@@ -120,6 +120,14 @@ def test_a_reset_leaves_no_trace_and_no_nan():
     check(got, {n: want[n] for n in ("o", "G", "H", "dq", "dk", "dv")}, 5e-3)
 
 
+def test_a_nan_shows():
+    """One with all its bits set, as the GPU computes them: rounded up it would be -0."""
+    args, slopes = draw(1, T=3)
+    args["lam"] = args["lam"].at[0, 3].set(np.uint32(0x7FFFFFFF).view(np.float32))
+    got = pull(lambda args: mesa(**args, form="kernel", solver=CG(2)), args, slopes)
+    assert all(np.isnan(x).all() for n, x in got.items() if n not in ("G", "H"))
+
+
 def test_a_split_changes_nothing():
     """Two calls of one length, which compile once, the state carried: the same to the rounding and the tolerance."""
     args, _ = draw(2, T=80)
@@ -141,6 +149,13 @@ def test_nothing_asked_and_nothing_written():
     args |= {n: jnp.zeros_like(args[n]) for n in "qk"}
     o, (G, H) = mesa(**args, form="kernel", solver=PCG(2))
     assert not np.any(o) and not np.any(G) and not np.any(H)
+
+
+def test_two_16_bit_numbers_have_16_bits():
+    x = np.random.default_rng(4).normal(size=1000)
+    high, low = (np.asarray(part, float) for part in split(jnp.asarray(x, jnp.float32)))
+    x = np.float32(x).astype(float)
+    assert np.all(abs(x - high) <= abs(x) / 2**8) and np.all(abs(x - high - low) <= abs(x) / 2**17)
 
 
 @pytest.mark.parametrize(("D", "decay", "solver"), [(64, None, CG(30)), (128, 0.9, PCG(30, 1e-3))], ids=str)
