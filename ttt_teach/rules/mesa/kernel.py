@@ -353,7 +353,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
     cap = 10 * D if solver.max_steps is None else solver.max_steps
     least = max(solver.tol, float(jnp.finfo(jnp.float32).eps) ** 2) ** 2
 
-    def body(*refs, k_s, p_s, s_s, H_s, zeta_s, g_s, g2_s, beta_s, lam_s, arrived, U_s=None, easy_s=None):
+    def body(*refs, kp_s, s_s, H_s, zeta_s, g_s, g2_s, beta_s, lam_s, arrived, U_s=None, easy_s=None):
         refs = iter(refs)
         b_g, k_g, H_g = next(refs), next(refs), next(refs)
         g_g = next(refs) if decays else None
@@ -364,12 +364,13 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
         tokens = pl.ds(n * SIDE, SIDE)
         columns = [pl.ds(c * SIDE, SIDE) for c in range(halves)]
 
+        *k_s, p_s = parts_of(kp_s, P + 1)
         plgpu.copy_gmem_to_smem(b_g.at[0, bi, tokens, h], p_s, arrived)
         if Q == 2:
             for c in range(halves):
                 plgpu.copy_gmem_to_smem(b_g.at[1, bi, tokens, h, columns[c]], s_s.at[c], arrived)
         for i in range(P):
-            plgpu.copy_gmem_to_smem(k_g.at[i, bi, tokens, h], k_s.at[i], arrived)
+            plgpu.copy_gmem_to_smem(k_g.at[i, bi, tokens, h], k_s[i], arrived)
         for i in range(2):
             for j in range(len(lower)):
                 plgpu.copy_gmem_to_smem(H_g.at[bi, h, n, i, j], H_s.at[i, j], arrived)
@@ -433,27 +434,30 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
         goal = least * rr
 
         def unfinished(rr):
-            return jnp.max(plgpu.layout_cast(jnp.where(rr > goal, 1.0, 0.0), tiles.PER_ROW)) > 0
+            return jnp.max(plgpu.layout_cast(jnp.where(rr > goal, 1.0, 0.0), tiles.PER_ROW))
 
         def step(carry):
-            j, _, x, r, rz = carry
-            (scores,) = products([(p_s, transposed(k_s.at[i])) for i in range(P)])
+            j, going, x, r, rz = carry
+            # 0, but the compiler cannot know. Where the tiles are is the same in every step, so it kept their 56
+            # descriptions in registers over the loop, and spilled them: 22 % of the samples waited for one on an H200.
+            zero = (going > 1).astype(jnp.int32)
+            (*k, p), s = parts_of(kp_s, P + 1, zero), parts_of(s_s, 2, zero)
+            (scores,) = products([(p, y) for y in turn(k)])
             s_s[0], s_s[1] = cut(weighed(scores))
             plgpu.commit_smem()
             Ap = products(
                 *(
-                    [(block(p_s, s), hessian(i, s, c)) for i in range(2) for s in range(halves)]
-                    + [(s_s.at[0], block(k_s.at[i], c)) for i in range(P)]
-                    + [(s_s.at[1], block(k_s.at[0], c))]
+                    [(block(p, d), hessian(zero + i, d, c)) for i in range(2) for d in range(halves)]
+                    + pairs(s, columns_of(k, c))
                     for c in range(halves)
                 )
             )
             Ap, pr, pAp = list(Ap), jnp.zeros_like(rz), jnp.zeros_like(rz)
             for c in range(halves):
-                p = tiles.read(block(p_s, c))
-                ridge = by_column(plgpu.load(lam_s.at[columns[c]], layout=tiles.PER_COLUMN)) * p
+                p_c = tiles.read(block(p_s, c))
+                ridge = by_column(plgpu.load(lam_s.at[columns[c]], layout=tiles.PER_COLUMN)) * p_c
                 Ap[c] += ridge * by_row(spread) if decays else ridge
-                pr, pAp = pr + jnp.sum(p * r[c], axis=1), pAp + jnp.sum(p * Ap[c], axis=1)
+                pr, pAp = pr + jnp.sum(p_c * r[c], axis=1), pAp + jnp.sum(p_c * Ap[c], axis=1)
             alpha = by_row(ratio(pr, pAp))
             r = tuple(r_c - alpha * Ap_c for r_c, Ap_c in zip(r, Ap, strict=True))
             rr = dots(r, r)
@@ -461,15 +465,15 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
             more, x = by_row(ratio(new, rz)), list(x)
             plgpu.commit_smem()  # p is read again: without a barrier the compiler keeps it
             for c in range(halves):
-                p = tiles.read(block(p_s, c))
-                x[c] += alpha * p
-                p_s[:, columns[c]] = (z[c] + more * p).astype(HALF)
+                p_c = tiles.read(block(p_s, c))
+                x[c] += alpha * p_c
+                p_s[:, columns[c]] = (z[c] + more * p_c).astype(HALF)
             x = tuple(x)
             plgpu.commit_smem()
             return j + 1, unfinished(rr), x, r, new
 
         start = jnp.zeros((), jnp.int32), unfinished(rr), x, r, rz
-        _, _, x, _, rz = lax.while_loop(lambda s: (s[0] < cap) & s[1], step, start)
+        _, _, x, _, rz = lax.while_loop(lambda s: (s[0] < cap) & (s[1] > 0), step, start)
         unit = jnp.where(rz < jnp.inf, unit * spread if decays else unit, jnp.nan)
         for c in range(halves):
             for place, part in zip((p_s.at[:, columns[c]], s_s.at[c]), split(x[c] * by_row(unit), parts), strict=False):
@@ -489,8 +493,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
         grid=(N, H, B),
         grid_names=("n", "h", "b"),
         scratch_types={
-            "k_s": tiles.factor(P, SIDE, D, dtype=HALF),
-            "p_s": tiles.factor(SIDE, D, dtype=HALF),
+            "kp_s": tiles.factor(P + 1, SIDE, D, dtype=HALF),
             "s_s": tiles.factor(2, SIDE, SIDE, dtype=HALF),
             "H_s": tiles.factor(2, len(lower), SIDE, SIDE, dtype=HALF),
             "zeta_s": tiles.factor(SIDE, SIDE, dtype=jnp.float16),
@@ -724,8 +727,8 @@ def triangle(halves):
     return [(r, c) for r in range(halves) for c in range(r + 1)]
 
 
-def parts_of(x, n):
-    return [x.at[i] for i in range(n)]
+def parts_of(x, n, start=0):
+    return [x.at[start + i] for i in range(n)]
 
 
 def columns_of(x, c):
