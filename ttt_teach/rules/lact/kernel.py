@@ -567,8 +567,8 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                 into = pl.ds(i * strip, strip) if job.along else pl.ds(0, SIDE)
                 plgpu.copy_gmem_to_smem(box, ring.at[slot, into], full.at[slot])
 
-        def sweep(work, factor, first, count, finish, carry, done=0, last=True):
-            """``finish(piece, sums, carry)`` for count pieces from the first, after so many jobs done."""
+        def sweep(work, factor_s, start, count, finish, carry, done=0, last=True):
+            """``finish(piece, sums, carry)`` for count pieces from there on, after so many jobs done."""
             n, total = len(work), count * len(work)
 
             @pl.when(wg == 0)
@@ -578,7 +578,7 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                     if slot < done:
                         plgpu.barrier_wait(free.at[slot])
                     if r < total:
-                        fetch(slot, work[r % n], first + r // n)
+                        fetch(slot, work[r % n], start + r // n)
 
             def replace(t, i, p):
                 """The tile of job t of this sweep by that of job t + RING, which is the i-th from piece p on."""
@@ -589,10 +589,11 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                 @pl.when(wanted & (wg == 0))
                 def _():
                     plgpu.barrier_wait(free.at[slot])
-                    fetch(slot, work[i % n], first + p + i // n)
+                    fetch(slot, work[i % n], start + p + i // n)
 
             def piece(p, carry):
                 each = 1 + max(job.sum for job in work)
+                zero = 0 if out else tiles.unforeseen_zero(first, p)  # a read has registers for its descriptors
 
                 def run(*accumulators):
                     begun = set()
@@ -605,7 +606,8 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                         plgpu.barrier_wait(full.at[slot])
                         tile = ring.at[slot]
                         tile = transposed(tile) if job.along else tile
-                        plgpu.wgmma(accumulators[job.sum], factor(job), tile)
+                        factor = factor_s[job.tokens].at[wg + zero, job.column]
+                        plgpu.wgmma(accumulators[job.sum], factor, tile)
                         if i:
                             plgpu.wgmma_wait(1)
                             replace(t - 1, i - 1 + RING, p)
@@ -614,16 +616,13 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
                     return found
 
                 found = pl.run_scoped(run, *(plgpu.ACC((SIDE, SIDE), jnp.float32) for _ in range(each)))
-                return finish(first + p, found, carry)
+                return finish(start + p, found, carry)
 
             return tiles.steps(count, piece, carry)
 
         for job in dict.fromkeys(job[1:3] for job in work):
             x, over = job[0], pl.ds(job[1] * SIDE, SIDE)
             plgpu.copy_gmem_to_smem(token_g[x].at[here(len(tokens[x])), over], token_s[x].at[wg, job[1]], arrival(*job))
-
-        def of_tokens(job):
-            return token_s[job.tokens].at[wg, job.column]
 
         def of_hidden(piece, found, carry):
             """A few columns at a time: all of it at once are more numbers than there are registers."""
@@ -647,11 +646,11 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
         own_rates = [tiles.vector(rates_g.at[i, here(rates.shape[1])], tiles.PER_ROW) for i in range(n_rates)]
         count = pieces // parts
         zeros = tuple(plgpu.layout_cast(jnp.zeros((SIDE,), jnp.float32), tiles.PER_ROW) for _ in range(sums))
-        numbers = sweep(work, of_tokens, part * count, count, of_hidden, zeros, last=not out)
+        numbers = sweep(work, token_s, part * count, count, of_hidden, zeros, last=not out)
         if out:
             plgpu.commit_smem()  # this warpgroup's own hidden layer is what it now multiplies
             onward = [Job(0, 0, j, (2,), True) for j in range(pieces)]
-            sweep(onward, lambda job: hidden_s[0].at[wg, job.column], 0, V // SIDE, of_out, (), done=count * len(work))
+            sweep(onward, hidden_s, 0, V // SIDE, of_out, (), done=count * len(work))
         for i, x in enumerate(numbers):
             sums_g[part, i, mine] = x
 
