@@ -4,11 +4,27 @@ import contextlib
 import functools
 import http.server
 import threading
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.conftest import shoot
 from tests.site_fixture import EXECUTED
+from ttt_teach.site.prose import PAPERS
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["index", "ledger"] + [
+    path.stem for path in sorted([*ROOT.glob("notebooks/*.py"), *ROOT.joinpath(PAPERS).glob("*.md")])
+]
+
+# Served as a site they are the same files: there the one with sliders is enough.
+pytestmark = pytest.mark.parametrize(
+    ("origin", "opened"),
+    [*(("file", name) for name in NAMES), ("http", EXECUTED)],
+    indirect=True,
+    scope="module",
+)
 
 
 @contextlib.contextmanager
@@ -23,19 +39,28 @@ def served(folder):
         server.shutdown()
 
 
-@pytest.fixture(scope="module", params=["file", "http"])
+@pytest.fixture(scope="module")
 def origin(request, site):
+    assert {path.stem for path in site.glob("*.html")} == set(NAMES)
     with contextlib.nullcontext(site.as_uri()) if request.param == "file" else served(site) as address:
         yield address
 
 
-over_http = pytest.mark.parametrize("origin", ["http"], indirect=True)  # once is enough for looks
+@pytest.fixture(scope="module")
+def opened(request, new_page, origin):
+    """A page of the site, opened once for all tests: drawing its maths and pictures takes longer than any of them."""
+    with new_page() as page:
+        page.goto(f"{origin}/{request.param}.html")
+        yield page
 
 
 @pytest.fixture
-def pages(site):
-    return sorted(path.name for path in site.glob("*.html"))
+def name(opened):
+    return Path(opened.url).stem
 
+
+GROUND = "getComputedStyle(document.body).backgroundColor"
+GROUNDS = "[...document.querySelectorAll('figure img')].map(image => getComputedStyle(image).backgroundColor)"
 
 STATE = """async explorer => {
     const image = explorer.querySelector("img");
@@ -64,38 +89,25 @@ def move(explorer, slider):
     assert seen >= {"0", slider.get_attribute("max")}
 
 
-def test_every_slider_of_every_page_moves(page, origin, pages):
-    moved = 0
-    # Served as a site they are the same files: there the two with sliders are enough.
-    for name in pages if origin.startswith("file") else [f"{name}.html" for name in EXECUTED]:
-        page.goto(f"{origin}/{name}")
-        for explorer in page.locator("figure.explorer").all():
-            for slider in explorer.get_by_role("slider").all():
-                expect(slider).to_be_enabled()
-                expect(slider).to_have_accessible_name(slider.locator("xpath=..").inner_text().strip())
-                move(explorer, slider)
-                moved += 1
-    assert moved
+def test_every_slider_moves(opened, name):
+    sliders = opened.locator("figure.explorer").get_by_role("slider").all()
+    for slider in sliders:
+        expect(slider).to_be_enabled()
+        expect(slider).to_have_accessible_name(slider.locator("xpath=..").inner_text().strip())
+        move(slider.locator("xpath=ancestor::figure"), slider)
+    assert bool(sliders) == (name == EXECUTED)
 
 
-@over_http
-def test_a_phone_scrolls_down_only(page, origin, pages, shots):
-    page.set_viewport_size({"width": 360, "height": 740})
-    for name in pages:
-        page.goto(f"{origin}/{name}")
-        page.screenshot(path=shots / f"phone-{name}.png")
-        assert page.evaluate("document.scrollingElement.scrollWidth") <= 360, name
+def test_pictures_keep_a_white_ground_on_a_dark_page(opened, name):
+    opened.emulate_media(color_scheme="light")
+    light = opened.evaluate(GROUND)
+    opened.emulate_media(color_scheme="dark")
+    assert opened.evaluate(GROUND) != light
+    assert set(opened.evaluate(GROUNDS)) <= {"rgb(255, 255, 255)"}
+    shoot(opened, f"dark-{name}.png")
 
 
-@over_http
-def test_pictures_keep_a_white_ground_on_a_dark_page(page, origin, pages, shots):
-    ground = "getComputedStyle(document.body).backgroundColor"
-    for name in pages:
-        page.emulate_media(color_scheme="light")
-        page.goto(f"{origin}/{name}")
-        light = page.evaluate(ground)
-        page.emulate_media(color_scheme="dark")
-        assert page.evaluate(ground) != light
-        for picture in page.locator("figure img").all():
-            expect(picture).to_have_css("background-color", "rgb(255, 255, 255)")
-        page.screenshot(path=shots / f"dark-{name}.png")
+def test_a_phone_scrolls_down_only(opened, name):
+    opened.set_viewport_size({"width": 360, "height": 740})
+    shoot(opened, f"phone-{name}.png")
+    assert opened.evaluate("document.scrollingElement.scrollWidth") <= 360
