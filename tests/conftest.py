@@ -4,6 +4,10 @@ import gc
 import os
 import pathlib
 
+# NumPy's matrices are small here and the cores taken: its threads would wait for each other, up to ten times as long as
+# one alone computes. The workers of xdist and what the tests start inherit this and read it when they import NumPy.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import jax
 import matplotlib
 import pytest
