@@ -13,7 +13,7 @@ from tests.notebook_checks import drift
 FIGURES = Path(__file__).parents[1] / "figures"
 
 # Half of a notebook's time is spent compiling, a quarter of that for speed which so few numbers do not repay. The
-# twins, and what the site's tests execute, are compiled as they are for everybody.
+# twins, what the site's tests execute, and a notebook that measures (LIVE) are compiled as they are for everybody.
 QUICKLY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 # Where the last bit decides, another processor draws other numbers: step counts in float32 are good to a few steps,
@@ -62,7 +62,9 @@ class Drawn:
     def pytest_runtest_setup(self, item):
         if isinstance(item, IPyNbCell) and self.folder is None:
             self.folder = tempfile.TemporaryDirectory()
-            os.environ |= {"TTT_TEACH_STATIC": "1", "TTT_TEACH_FIGURES": self.folder.name, "XLA_FLAGS": QUICKLY}
+            measures = any(name.startswith(f"F{item.path.name[:2]}") for name in LIVE)
+            flags = "" if measures else QUICKLY
+            os.environ |= {"TTT_TEACH_STATIC": "1", "TTT_TEACH_FIGURES": self.folder.name, "XLA_FLAGS": flags}
         self.cells += isinstance(item, IPyNbCell)
 
     @pytest.hookimpl(trylast=True)  # after the kernel, or what fails here would leave it to the next notebook
