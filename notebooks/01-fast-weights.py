@@ -711,7 +711,7 @@ def errors_of(Φ, keys, values):
 
 
 BETAS = (0.1, 0.5, 1.0, 1.5, 1.9, 2.1, 4.0)
-both = np.array([*BETAS, *(β / (1 + β) for β in BETAS), 0.2])
+both = np.array([*BETAS, *(β / (1 + β) for β in BETAS)])
 memories = {name: np.asarray(write_all(STREAMS[name], stream_values[name], both)) for name in STREAMS}
 streamed = {}
 for name, Φ in memories.items():
@@ -1115,13 +1115,15 @@ claim(
 
 
 # %%
+STEPS_READ = 0.2, 1.0, 0.5  # the last is that of Longhorn at beta 1
+
+
 def reading_errors(name, length):
     keys, values = STREAMS[name][:, :length], stream_values[name][:, :length]
     added = values.swapaxes(1, 2) @ keys
     got = keys @ added.swapaxes(1, 2)
     scale = (got * values).sum((1, 2), keepdims=True) / (got**2).sum((1, 2), keepdims=True)
-    read_in = np.arange(LENGTH)[:, None] < length  # a zero key writes nothing
-    written = dict(zip(both, write_all(STREAMS[name] * read_in, stream_values[name], both), strict=True))
+    written = dict(zip(STEPS_READ, write_all(keys, values, np.array(STEPS_READ)), strict=True))
     memories = {
         "linear attention": scale * added,
         "delta rule, beta 0.2": written[0.2],
