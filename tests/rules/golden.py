@@ -76,10 +76,14 @@ def check_case(
     ``apply`` is the same object and all shapes are the same: ``pad`` sees to that (:func:`padded`), and what it filled
     up is cut off before anything is compared.
     """
-    found, slopes = run(apply, *arguments(case, inputs, numbers, pad))
+    compare(case, *run(apply, *arguments(case, inputs, numbers, pad)), bool(pad), slope, outputs, gradients)
+
+
+def compare(case, found, slopes, padded, slope="d", outputs=1e-10, gradients=1e-8):
+    """What :func:`run` gives against what is stored."""
 
     def check(name, x, want, tol):
-        check_close(name, x[tuple(map(slice, want.shape))] if pad else x, want, tol)
+        check_close(name, x[tuple(map(slice, want.shape))] if padded else x, want, tol)
 
     for name, x in found.items():
         check(name, x, case[name], outputs)
