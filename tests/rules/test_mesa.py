@@ -72,23 +72,25 @@ class TestMesa(Contract):
 
     def test_lam_does_not_decay(self, form):
         """Long after the last write lam still shrinks: the answer is the regression, not a stored inverse."""
-        args = self.draw(31, T=40, decay=None) | {"state": None}
+        args = self.draw(31, decay=None) | {"state": None}
         args["log_decay"] = np.full(args["q"].shape[:3], np.log(0.5))
         args["beta"][:, 1:] = 0
         o, _ = self.call(args, form)
-        left, k, v, q = 0.5**39 * args["beta"][0, 0], args["k"][0, 0], args["v"][0, 0], args["q"][0, -1]
+        left, k, v, q = 0.5**11 * args["beta"][0, 0], args["k"][0, 0], args["v"][0, 0], args["q"][0, -1]
         for h in range(2):
             A = left[h] * np.outer(k[h], k[h]) + np.diag(args["lam"][h])
             want = left[h] * v[h] * (k[h] @ np.linalg.solve(A, q[h]))
             golden.check_close("o", o[0, -1, h], want, 1e-13)
 
-    @pytest.mark.parametrize("scale", [1e-6, 1e6])
-    def test_gradients_do_not_depend_on_the_upstream_scale(self, form, scale):
+    def test_gradients_do_not_depend_on_the_upstream_scale(self):
+        """The chunk form has a test of its own, and the definition does not iterate."""
         args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.draw(32, T=33))
-        call = partial(mesa, solver=CG(max_steps=30, tol=1e-6), form=form)
+        call = partial(mesa, solver=CG(max_steps=30, tol=1e-6), form="recurrent")
         slopes = jax.jit(jax.grad(lambda args, upstream: jnp.sum(jnp.sin(call(**args)[0]) * upstream)))
-        got, want = slopes(args, jnp.float32(scale)), slopes(args, jnp.float32(1))
-        jax.tree.map(lambda a, b: golden.check_close("slope", a / scale, b, 2e-5), got, want)
+        want = slopes(args, jnp.float32(1))
+        for scale in (1e-6, 1e6):
+            got = slopes(args, jnp.float32(scale))
+            jax.tree.map(lambda a, b, scale=scale: golden.check_close("slope", a / scale, b, 2e-5), got, want)
 
     @staticmethod
     @partial(jax.jit, static_argnames="form")
@@ -96,11 +98,12 @@ class TestMesa(Contract):
         return jax.value_and_grad(lambda args: jnp.sum(mesa(**args, form=form)[0]))(args)
 
     @pytest.mark.parametrize("lam", [1.0, 0.01])
-    def test_the_default_solver_is_finite_where_it_has_long_converged(self, form, lam):
+    @pytest.mark.parametrize("iterated", ["recurrent", "chunk"])
+    def test_the_default_solver_is_finite_where_it_has_long_converged(self, iterated, lam):
         """30 steps for 2 unknowns, in float32, output and gradients."""
         args = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.draw(35, T=33, K=2, V=2) | {"state": None})
         args["lam"] = jnp.full((2, 2), lam, jnp.float32)
-        o, slopes = self.default_solver(args, form)
+        o, slopes = self.default_solver(args, iterated)
         assert all(np.isfinite(x).all() for x in jax.tree.leaves((o, slopes)))
 
     def test_collinear_keys_at_the_smallest_lam(self, form):
@@ -143,8 +146,8 @@ pad = partial(golden.padded, axes=AXES | WEIGHTS, size={"T": 257, "H": 2, "K": 1
 
 @cache
 def golden_rule(form, solver):
-    def apply(q, k, v, beta, g, lamb, h_kk0=None, h_kv0=None):
-        state = None if h_kk0 is None else MesaState(h_kv0, (h_kk0 + h_kk0.mT) / 2)
+    def apply(q, k, v, beta, g, lamb, h_kk0, h_kv0):
+        state = MesaState(h_kv0, (h_kk0 + h_kk0.mT) / 2)
         o, (G, H) = mesa(q, k, v, beta, lamb, log_decay=g, solver=solver, state=state, form=form, chunk=16)
         return {"o": o, "h_kv_t": G, "h_kk_t": H}
 
@@ -157,7 +160,8 @@ def test_golden(name, form, solver):
     case = golden.read("mesa_exact")[name]
     if "dh_kk0" in case:  # H0 is symmetric, so only the symmetric part of its gradient means something
         case = case | {"dh_kk0": (case["dh_kk0"] + case["dh_kk0"].mT) / 2}
-    golden.check_case(case, golden_rule(form, solver), INPUTS, pad=None if name == "t67_mid_init" else pad)
+    as_it_is = (name, form) == ("t67_mid_init", "recurrent")  # of one form, that what fills up the others is nothing
+    golden.check_case(case, golden_rule(form, solver), INPUTS, pad=None if as_it_is else pad)
 
 
 @pytest.mark.parametrize(("form", "solver"), METHODS, ids=METHOD_NAMES)
@@ -200,7 +204,7 @@ def direct(args, t):
 
 
 @both
-@pytest.mark.parametrize(("T", "chunk", "decay"), [(130, 64, "head"), (65, 16, None), (1, 64, "head")])
+@pytest.mark.parametrize(("T", "chunk", "decay"), [(130, 64, "head"), (65, 16, None)])  # one token: golden_decode
 def test_chunk_against_the_definition(T, chunk, decay, solver):
     args = draw(40, B=2, T=T, decay=decay)
     want, want_state = mesa(**args, form="definition")
@@ -216,9 +220,12 @@ def test_pcg_in_the_recurrent_form():
     golden.check_close("o", got, mesa(**args, form="definition")[0], 1e-13)
 
 
+SHARED = {"T": 70, "K": 8}  # of three tests, which compile it once for each solver
+
+
 def test_one_preconditioned_step_is_exact_without_decay():
     """Then M_t is the inverse; CG is far off after that step. Two chunks, so that there is a state to begin from."""
-    args = draw(42, T=70, K=8, decay=None)
+    args = draw(42, **SHARED, decay=None)
     want = mesa(**args, form="definition")[0]
     golden.check_close("o", mesa(**args, solver=PCG(max_steps=1))[0], want, 1e-12)
     assert np.abs(mesa(**args, solver=CG(max_steps=1))[0] - want).max() > 0.1 * np.abs(want).max()
@@ -226,7 +233,7 @@ def test_one_preconditioned_step_is_exact_without_decay():
 
 def test_decode_after_prefill():
     """70 tokens at once, then one by one, as a model that generates does it; the default of form and chunk."""
-    args = draw(43, T=73) | {"state": None}
+    args = draw(43, **SHARED | {"T": 73}) | {"state": None}
     tokens = {n for n in args if n not in ("state", "lam")}
     want, _ = mesa(**args, solver=EXACT_PCG)
     _, state = mesa(**args | {n: args[n][:, :70] for n in tokens}, solver=EXACT_PCG)
@@ -238,7 +245,7 @@ def test_decode_after_prefill():
 
 def test_pcg_is_causal_as_far_as_it_has_converged():
     """Its inverses know the decays of the whole chunk, so a later gate moves what few steps leave undone."""
-    args = draw(45, T=40) | {"state": None}
+    args = draw(45, **SHARED) | {"state": None}
     later = args | {"log_decay": args["log_decay"].copy()}
     later["log_decay"][:, -1] -= 1.0
 
@@ -246,7 +253,7 @@ def test_pcg_is_causal_as_far_as_it_has_converged():
         o, other = (mesa(**x, solver=solver)[0][:, :-1] for x in (args, later))
         return np.abs(o - other).max() / np.abs(o).max()
 
-    assert moved(CG(max_steps=2)) == 0
+    assert moved(CG(max_steps=1)) == 0
     assert moved(PCG(max_steps=1)) > 1e-3
     assert moved(EXACT_PCG) < 1e-13
 
@@ -277,20 +284,20 @@ def test_long_keys_in_float16(solver):
     golden.check_close("o", o[0, 129], direct(args, 129), 2e-3)
 
 
-@both
-def test_gradients_in_chunks_at_any_upstream_scale(solver):
+def test_gradients_in_chunks_at_any_upstream_scale():
     """float32 against the definition in float64 at the scale 1."""
     args = draw(46, T=70) | {"state": None}
 
-    @partial(jax.jit, static_argnames="form")
+    @partial(jax.jit, static_argnames=("form", "solver"))
     @jax.grad
-    def slopes(args, s, form):
-        return jnp.sum(s * mesa(**args, solver=type(solver)(30, 1e-7), form=form)[0] ** 2)
+    def slopes(args, s, form, solver=EXACT):
+        return jnp.sum(s * mesa(**args, solver=solver, form=form)[0] ** 2)
 
     want = slopes(args, 1.0, form="definition")
-    for scale in (1e-6, 1e6):
-        got = slopes(cast(args, jnp.float32), jnp.float32(scale), form="chunk")
-        jax.tree.map(lambda a, b, scale=scale: golden.check_close("slope", a / scale, b, 1e-5), got, want)
+    for solver in (CG(30, 1e-7), PCG(30, 1e-7)):
+        for scale in (1e-6, 1e6):
+            got = slopes(cast(args, jnp.float32), jnp.float32(scale), form="chunk", solver=solver)
+            jax.tree.map(lambda a, b, scale=scale: golden.check_close("slope", a / scale, b, 1e-5), got, want)
 
 
 @both
