@@ -41,14 +41,15 @@ class TestOSDN(Contract):
         assert not np.any(o) and not np.any(S) and np.all(d == 1)
 
     def test_decay_of_zero_forgets_everything(self, form):
-        """log_decay = -inf resets the memory; the scale is not forgotten by it."""
+        """log_decay = -inf resets the memory; the scale, which the keys alone have taught, is not forgotten by it."""
         args = self.draw(11)
-        tokens = [n for n in args if n != "state"]
-        _, (S, d) = self.call(args | {n: args[n][:, :4] for n in tokens}, form)
-        late = args | {n: args[n][:, 4:] for n in tokens} | {"state": OSDNState(jnp.zeros_like(S), d)}
+        upstream = self.slopes(args)
+        new = args | {n: args[n].copy() for n in ("v", "log_decay")}
+        new |= {"state": args["state"]._replace(S=np.zeros_like(args["state"].S))}
+        new["v"][:, :4] = new["log_decay"][:, 4] = 0
         args["log_decay"][:, 4] = -np.inf
-        (o, _), slopes = pulled(type(self), form, args, self.slopes(args))
-        golden.check_close("o", o[:, 4:], self.call(late, form)[0], 1e-12)
+        ((o, _), slopes), ((want, _), _) = (pulled(type(self), form, x, upstream) for x in (args, new))
+        golden.check_close("o", o[:, 4:], want[:, 4:], 1e-12)
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(slopes))
 
     # -- what the scale learns -------------------------------------------------------------------------------------
@@ -99,10 +100,12 @@ class TestOSDN(Contract):
     def test_the_error_does_not_matter_to_the_scale(self, form):
         """Not its size, its direction, or whether there is one: neither values nor memory reach d."""
         args = self.draw(22)
-        run = jax.jit(jax.value_and_grad(lambda args: jnp.sum(jnp.sin(3 * self.call(args, form)[1].d))))
-        want, _ = run(args)
+        o, state = self.slopes(args)
+        of_d = np.zeros_like(o), state._replace(S=np.zeros_like(state.S))
+        (_, (_, want)), _ = pulled(type(self), form, args, of_d)
         for v in (0.0, 1e-160, 1e160):
-            got, slopes = run(args | {"v": v * args["v"], "state": args["state"]._replace(S=v * args["state"].S)})
+            scaled = args | {"v": v * args["v"], "state": args["state"]._replace(S=v * args["state"].S)}
+            (_, (_, got)), slopes = pulled(type(self), form, scaled, of_d)
             golden.check_close(f"d, v times {v}", got, want, 1e-14)
             assert not np.any(slopes["v"]) and not np.any(slopes["state"].S) and np.any(slopes["k"])
 
@@ -229,20 +232,25 @@ class TestOSDN(Contract):
         args["k"] = np.zeros_like(args["k"])
         d = np.broadcast_to([0.4, 0.5, 1.0, 2.0, 2.1], (1, 2, 5))
 
-        def last(d):
-            return osdn(**args | {"state": args["state"]._replace(d=d)}, bounds=(0.5, 2.0), form=form)[1].d
+        @jax.jit
+        @partial(jax.grad, has_aux=True)
+        def slope_and_last(d):
+            last = osdn(**args | {"state": args["state"]._replace(d=d)}, bounds=(0.5, 2.0), form=form)[1].d
+            return jnp.sum(last), last
 
-        slope = jax.jit(jax.grad(lambda d: jnp.sum(last(d))))(d)
-        np.testing.assert_array_equal(last(d)[0, 0], [0.5, 0.5, 1.0, 2.0, 2.0])
+        slope, last = slope_and_last(d)
+        np.testing.assert_array_equal(last[0, 0], [0.5, 0.5, 1.0, 2.0, 2.0])
         np.testing.assert_array_equal(slope[0, 0], [0, 1, 1, 1, 0])
 
-    def test_the_slope_of_step_and_bounds(self, form):
+    @pytest.mark.parametrize("other", ["definition", "recurrent"])
+    def test_the_slope_of_step_and_bounds(self, other):
+        """The chunk form has the slopes of the recurrence, as another test says."""
         args = self.draw(34)
         toward = np.array([0.3, -0.1, 0.05])
 
         def f(x):
             η, lo, hi = jnp.array([0.2, 0.8, 1.2]) + x * toward
-            o, state = osdn(**args, step_size=η, bounds=(lo, hi), form=form)
+            o, state = osdn(**args, step_size=η, bounds=(lo, hi), form=other)
             return jnp.sum(jnp.cos(o)) + jnp.sum(jnp.sin(3 * state.d))
 
         golden.check_close("slope", *slope_and_measured(f, 1e-3), 1e-9)
