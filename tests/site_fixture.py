@@ -7,9 +7,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-# Executed for it, the one that takes the least time: it has sliders of numbers and of words, one and two. Of the others
-# the twins will do, since nbval executes all notebooks and draws every frame of each (nbval_figures.py).
-EXECUTED = "16-reading-the-tables"
+# Executed for it: one whose sliders are numbers and one that has words, alone and in twos. Of the others the twins will
+# do, since nbval executes all notebooks and draws every frame of each (nbval_figures.py).
+EXECUTED = "02-correlated-keys", "16-reading-the-tables"
 
 
 def build_once(tmp_path_factory) -> Path:
@@ -22,6 +22,6 @@ def build_once(tmp_path_factory) -> Path:
     site = shared / "site"
     with FileLock(shared / "site.lock"):  # whoever is killed lets go of it
         if not site.exists():
-            command = [sys.executable, "-m", "ttt_teach.site", "build", str(site), EXECUTED]
+            command = [sys.executable, "-m", "ttt_teach.site", "build", str(site), *EXECUTED]
             subprocess.run(command, check=True, timeout=580)
     return site

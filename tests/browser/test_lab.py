@@ -1,4 +1,4 @@
-"""A reader opens a notebook in JupyterLab, runs it and moves a slider."""
+"""A reader opens notebook 02 in JupyterLab, runs it and moves a slider."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 from tests.browser import driver
 from tests.browser.conftest import shoot
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "16-reading-the-tables.ipynb"  # it runs in the least time
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02-correlated-keys.ipynb"
 
 # Its last cell in these tests: JupyterLab, opened once, takes longer than any of them.
 LAST = """
@@ -59,8 +59,8 @@ def executed(opened):
 
 @pytest.fixture
 def explorer(executed):
-    """The explorer whose sliders are variants and tasks."""
-    explorer = executed.locator(f"{driver.PANEL} .widget-vbox", has=executed.locator("#F16e"))
+    """The first explorer, whose sliders are angle and lam."""
+    explorer = executed.locator(f"{driver.PANEL} .widget-vbox", has=executed.locator("#F02a"))
     explorer.scroll_into_view_if_needed()
     return explorer
 
@@ -86,30 +86,30 @@ def test_opened_and_not_run_it_shows_the_start_frames(opened):
 
 
 def test_an_arrow_key_changes_the_picture(executed, explorer):
-    picture, before = explorer.locator("img"), shown(explorer, "variants")
+    picture, before = explorer.locator("img"), shown(explorer, "angle")
     source, words = picture.get_attribute("src"), picture.get_attribute("alt")
-    slider(explorer, "variants").press("ArrowRight")
+    slider(explorer, "angle").press("ArrowRight")
     expect(picture).not_to_have_attribute("alt", words)
     assert picture.get_attribute("src") != source
-    assert shown(explorer, "variants") != before
+    assert shown(explorer, "angle") != before
     assert picture.get_attribute("alt") == explorer.locator("figcaption").inner_text()
     shoot(executed, "lab.png")
 
 
 def test_a_screen_reader_hears_name_and_value(explorer):
-    expect(slider(explorer, "variants")).to_have_attribute("aria-valuetext", shown(explorer, "variants"))
-    expect(slider(explorer, "tasks")).to_have_attribute("aria-valuetext", shown(explorer, "tasks"))
+    expect(slider(explorer, "angle")).to_have_attribute("aria-valuetext", shown(explorer, "angle"))
+    expect(slider(explorer, "lam")).to_have_attribute("aria-valuetext", shown(explorer, "lam"))
 
 
 def test_thirty_quick_moves_end_on_the_value_that_the_slider_shows(executed, explorer):
-    handle, picture = slider(explorer, "variants"), explorer.locator("img")
+    handle, picture = slider(explorer, "angle"), explorer.locator("img")
     handle.press("Home")
-    start = shown(explorer, "variants")
+    start = shown(explorer, "angle")
     for _ in range(30):
         executed.keyboard.press("ArrowRight")
-    value = shown(explorer, "variants")
+    value = shown(explorer, "angle")
     assert value != start
-    says = re.compile(rf"\b{re.escape(value)} equal variant")
+    says = re.compile(rf"\b{re.escape(value)} degrees")
     expect(picture).to_have_attribute("alt", says)
     driver.wait_until_idle(executed)
     expect(picture).to_have_attribute("alt", says)
@@ -117,7 +117,7 @@ def test_thirty_quick_moves_end_on_the_value_that_the_slider_shows(executed, exp
 
 
 def test_the_same_cell_runs_again(executed, explorer):
-    cell = executed.locator(f"{driver.PANEL} .jp-CodeCell", has=executed.locator("#F16e"))
+    cell = executed.locator(f"{driver.PANEL} .jp-CodeCell", has=executed.locator("#F02a"))
     prompt = cell.locator(".jp-InputPrompt")
     before = prompt.inner_text()
     cell.locator(".cm-content").click()
@@ -126,7 +126,7 @@ def test_the_same_cell_runs_again(executed, explorer):
     expect(prompt).to_have_text(re.compile(r"^\[\d+\]:$"))
     expect(cell.locator(".widget-vbox img")).to_have_count(1)
     words = explorer.locator("img").get_attribute("alt")
-    slider(explorer, "tasks").press("ArrowLeft")
+    slider(explorer, "lam").press("ArrowLeft")
     expect(explorer.locator("img")).not_to_have_attribute("alt", words)
 
 
