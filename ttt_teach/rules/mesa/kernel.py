@@ -434,20 +434,18 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
         goal = least * rr
 
         def unfinished(rr):
-            return jnp.max(plgpu.layout_cast(jnp.where(rr > goal, 1.0, 0.0), tiles.PER_ROW))
+            return jnp.max(plgpu.layout_cast(jnp.where(rr > goal, 1.0, 0.0), tiles.PER_ROW)) > 0
 
         def step(carry):
-            j, going, x, r, rz = carry
-            # 0, but the compiler cannot know. Where the tiles are is the same in every step, so it kept their 56
-            # descriptions in registers over the loop, and spilled them: 22 % of the samples waited for one on an H200.
-            zero = (going > 1).astype(jnp.int32)
-            (*k, p), s = parts_of(kp_s, P + 1, zero), parts_of(s_s, 2, zero)
+            j, _, x, r, rz = carry
+            anew = zero(j)  # spilled, the tiles' descriptions took 22 % of the samples on an H200 to come back
+            (*k, p), s = parts_of(kp_s, P + 1, anew), parts_of(s_s, 2, anew)
             (scores,) = products([(p, y) for y in turn(k)])
             s_s[0], s_s[1] = cut(weighed(scores))
             plgpu.commit_smem()
             Ap = products(
                 *(
-                    [(block(p, d), hessian(zero + i, d, c)) for i in range(2) for d in range(halves)]
+                    [(block(p, d), hessian(anew + i, d, c)) for i in range(2) for d in range(halves)]
                     + pairs(s, columns_of(k, c))
                     for c in range(halves)
                 )
@@ -473,7 +471,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
             return j + 1, unfinished(rr), x, r, new
 
         start = jnp.zeros((), jnp.int32), unfinished(rr), x, r, rz
-        _, _, x, _, rz = lax.while_loop(lambda s: (s[0] < cap) & (s[1] > 0), step, start)
+        _, _, x, _, rz = lax.while_loop(lambda s: (s[0] < cap) & s[1], step, start)
         unit = jnp.where(rz < jnp.inf, unit * spread if decays else unit, jnp.nan)
         for c in range(halves):
             for place, part in zip((p_s.at[:, columns[c]], s_s.at[c]), split(x[c] * by_row(unit), parts), strict=False):
@@ -734,6 +732,15 @@ def parts_of(x, n, start=0):
 def columns_of(x, c):
     """The c-th 64 columns of each part."""
     return [block(z, c) for z in x]
+
+
+def zero(x):
+    """0, for any integer x, which the compiler cannot know: it does not know that exp is never negative.
+
+    To wgmma a tile is described by 64 bits for each 16 columns. The compiler keeps those that it needs again, finds no
+    registers for so many and spills them. Tiles looked up at zero(x) + i are described anew wherever x is another.
+    """
+    return (jnp.exp(x.astype(jnp.float32)) < 0).astype(jnp.int32)
 
 
 def whole_tile(x):
