@@ -592,14 +592,16 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
 
     A block per head and chunk; rows are the tokens that write. In shared memory (D = 128, bfloat16): x, u, do, k and v
     16 KB each, three tiles of scores 24: 104 KB, two blocks an SM. dG then takes the place of x and u, dH (its blocks
-    on and under the diagonal) that of the scores, dk that of do and dv that of v. float16: twice that. In registers
-    at most: dk and dv, 128, and a tile that is added to them.
+    on and under the diagonal) that of the scores. For the decay the place of do takes two tiles of H, then of G, then
+    of G, and that of dH, when it has been multiplied, the last of H: each while something else is computed. In the end
+    dk and dv take the place of k and v. float16: twice that. In registers at most: dk and dv, 128, and a tile that is
+    added to them.
     """
     P, B, T, heads, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
     under = triangle(halves)
 
-    def body(*refs, reads_s, writes_s, s_s, arrived, states):
+    def body(*refs, reads_s, old_s, writes_s, s_s, arrived, states, of_G, last):
         refs = iter(refs)
         x_g, u_g, k_g, v_g, do_g = (next(refs) for _ in range(5))
         G_g, H_g = (next(refs), next(refs)) if decays else (None, None)
@@ -610,10 +612,12 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         bi, h, n = (lax.axis_index(name) for name in ("b", "h", "n"))
         tokens, columns = pl.ds(n * SIDE, SIDE), [pl.ds(c * SIDE, SIDE) for c in range(halves)]
 
-        in_shared = [*parts_of(reads_s, 3), *parts_of(writes_s, 2)]
-        for z_g, z_s in zip((x_g, u_g, do_g, k_g, v_g), in_shared, strict=True):
-            for i in range(P):
+        in_shared = [*parts_of(reads_s, 2), *parts_of(writes_s, 2)]
+        for i in range(P):
+            for z_g, z_s in zip((x_g, u_g, k_g, v_g), in_shared, strict=True):
                 plgpu.copy_gmem_to_smem(z_g.at[i, bi, tokens, h], z_s.at[i], arrived)
+            for c, there in enumerate(columns):
+                plgpu.copy_gmem_to_smem(do_g.at[i, bi, tokens, h, there], old_s.at[c, i], arrived)
         beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_ROW)
         if decays:
             row = tiles.vector(g_g.at[bi, h, tokens], tiles.PER_ROW)
@@ -621,7 +625,8 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
             end = g_g[bi, h, n * SIDE + SIDE - 1]
         plgpu.barrier_wait(arrived)
 
-        x, u, do, k, v = (parts_of(z, P) for z in in_shared)
+        x, u, k, v = (parts_of(z, P) for z in in_shared)
+        do = [parts_of(old_s.at[c], P) for c in range(halves)]
         read_lam = 0.0
         for c, there in enumerate(columns):
             xu = whole_tile(columns_of(x, c)) * whole_tile(columns_of(u, c))
@@ -632,7 +637,11 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         if decays:
             xu_g[bi, h, tokens] = read_lam
 
-        kx, ku, vdo = products(pairs(k, turn(x)), pairs(k, turn(u)), pairs(v, turn(do)))  # row: the token that wrote
+        kx, ku, vdo = products(  # row: the token that wrote
+            pairs(k, turn(x)),
+            pairs(k, turn(u)),
+            [y for c in range(halves) for y in pairs(columns_of(v, c), turn(do[c]))],
+        )
         rest, mask = vdo - ku, tiles.causal("columns")
         if decays:
             zeta = jnp.exp(jnp.where(mask, by_column(column) - by_row(row), -jnp.inf))
@@ -647,58 +656,86 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         to_x, to_u, to_do = (parts_of(s_s.at[j], P) for j in range(3))
         inside = products(
             *(pairs(to_x, columns_of(x, c)) + pairs(to_u, columns_of(u, c)) for c in range(halves)),
-            *(pairs(to_do, columns_of(do, c)) for c in range(halves)),
+            *(pairs(to_do, do[c]) for c in range(halves)),
         )
-        plgpu.commit_smem()  # all threads are done with x, u, do and the scores, whose places dG, dH and dk take
+        plgpu.commit_smem()  # all threads are done with x, u, do and the scores, whose places dG, dH and H take
         for i in range(P):
             for r in range(halves):
                 plgpu.copy_gmem_to_smem(dG_g.at[bi, h, n, i, columns[r]], reads_s.at[r, i], states)
             for j in range(len(under)):
                 plgpu.copy_gmem_to_smem(dH_g.at[bi, h, n, i, j], s_s.at[j, i], states)
+            for j in range(halves if decays else 0):
+                plgpu.copy_gmem_to_smem(H_g.at[bi, h, n, i, j], old_s.at[j, i], states)
         plgpu.barrier_wait(states)
 
-        slope_G = [parts_of(reads_s.at[r], P) for r in range(halves)]
+        def look_up(anew):  # or the descriptions of k, v and the slopes are kept from product to product, and spilled
+            slope_G = [parts_of(reads_s.at[anew + r], P) for r in range(halves)]
+            slope_H = [parts_of(s_s.at[anew + j], P) for j in range(len(under))]
+            return slope_G, slope_H, *(parts_of(writes_s.at[anew + j], P) for j in range(2))
 
-        def slope_H(r, c):
-            tile = parts_of(s_s.at[under.index((max(r, c), min(r, c)))], P)
-            return tile if r >= c else turn(tile)
+        slope_G, slope_H, k, v = look_up(zero(n))
 
+        def slope_of_H(r, c):
+            return slope_H[under.index((r, c))] if r >= c else turn(slope_of_H(c, r))
+
+        def fetch_G(r):
+            plgpu.commit_smem()  # all threads are done with what was there
+            for i in range(P):
+                for c in range(halves):
+                    plgpu.copy_gmem_to_smem(G_g.at[bi, h, n, i, columns[r], columns[c]], old_s.at[c, i], of_G)
+
+        def both(old, slope):
+            return jnp.sum(whole_tile(parts_of(old, P)) * whole_tile(slope), axis=1)
+
+        def both_H(j, old):
+            r, c = under[j]
+            return (0.5 if r == c else 1.0) * both(old, slope_H[j])
+
+        def both_G(r):
+            plgpu.barrier_wait(of_G)
+            return sum(both(old_s.at[c], columns_of(slope_G[r], c)) for c in range(halves))
+
+        if decays:
+            whole = sum(both_H(j, old_s.at[j]) for j in range(halves))
+            fetch_G(0)
         left = by_row(jnp.exp(end - row)) if decays else 1.0
         handed_on = 0.0
-        for c, there in enumerate(columns):
+        dk, dv = [], []
+        for c in range(halves):
             (more,) = products(
-                pairs(v, turn(slope_G[c])) + [y for r in range(halves) for y in pairs(columns_of(k, r), slope_H(r, c))]
+                pairs(v, turn(slope_G[c]))
+                + [y for r in range(halves) for y in pairs(columns_of(k, r), slope_of_H(r, c))]
             )
             more = left * more
             handed_on = handed_on + jnp.sum(whole_tile(columns_of(k, c)) * more, axis=1)  # k'(dG v + dH k)
-            for i, part in enumerate(split(by_row(beta) * (inside[c] + more), P)):
-                reads_s[2, i, :, there] = part
-        dv = []
+            dk.append(by_row(beta) * (inside[c] + more))
+        if decays and halves == 2:
+            whole = whole + both_G(0)
+            fetch_G(1)
+            for i in range(P):
+                plgpu.copy_gmem_to_smem(H_g.at[bi, h, n, i, 2], s_s.at[0, i], last)
+        slope_G, _, k, v = look_up(zero(h))
         for c in range(halves):
             (more,) = products([y for r in range(halves) for y in pairs(columns_of(k, r), columns_of(slope_G[r], c))])
             more = left * more
             handed_on = handed_on + jnp.sum(whole_tile(columns_of(v, c)) * more, axis=1)  # v'dG'k
             dv.append(by_row(beta) * (inside[halves + c] + more))
         dbeta_g[bi, h, tokens] = dbeta + handed_on / 2
-        plgpu.commit_smem()  # all threads are done with v
-        for c, there in enumerate(columns):
-            for i, part in enumerate(split(dv[c], P)):
-                writes_s[1, i, :, there] = part
+        plgpu.commit_smem()  # all threads are done with k and v, whose places dk and dv take
+        for j, slope in enumerate((dk, dv)):
+            for c, there in enumerate(columns):
+                for i, part in enumerate(split(slope[c], P)):
+                    writes_s[j, i, :, there] = part
         plgpu.commit_smem()
         for i in range(P):
-            plgpu.copy_smem_to_gmem(reads_s.at[2, i], dk_g.at[i, bi, tokens, h])
+            plgpu.copy_smem_to_gmem(writes_s.at[0, i], dk_g.at[i, bi, tokens, h])
             plgpu.copy_smem_to_gmem(writes_s.at[1, i], dv_g.at[i, bi, tokens, h])
         if decays:
-            both = 0.0
-            for i in range(P):
-                for r in range(halves):
-                    for c in range(halves):
-                        G = tiles.vector(G_g.at[bi, h, n, i, columns[r], columns[c]], tiles.WGMMA).astype(jnp.float32)
-                        both = both + jnp.sum(G * whole_tile(columns_of(slope_G[r], c)), axis=1)
-                for j, (r, c) in enumerate(under):
-                    H = tiles.vector(H_g.at[bi, h, n, i, j], tiles.WGMMA).astype(jnp.float32)
-                    both = both + (0.5 if r == c else 1.0) * jnp.sum(H * whole_tile(slope_H(r, c)), axis=1)
-            whole_g[bi, h, n] = beta * handed_on / 2 + jnp.exp(end) * both
+            whole = whole + both_G(halves - 1)
+            if halves == 2:
+                plgpu.barrier_wait(last)
+                whole = whole + both_H(2, s_s.at[0])
+            whole_g[bi, h, n] = beta * handed_on / 2 + jnp.exp(end) * whole
         plgpu.wait_smem_to_gmem(0)
 
     per_token = jax.ShapeDtypeStruct((B, heads, N * SIDE), jnp.float32)
@@ -710,11 +747,14 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         grid=(B, N, heads),
         grid_names=("b", "n", "h"),
         scratch_types={
-            "reads_s": tiles.factor(3, P, SIDE, D, dtype=HALF),
+            "reads_s": tiles.factor(2, P, SIDE, D, dtype=HALF),
+            "old_s": tiles.factor(halves, P, SIDE, SIDE, dtype=HALF),
             "writes_s": tiles.factor(2, P, SIDE, D, dtype=HALF),
             "s_s": tiles.factor(3, P, SIDE, SIDE, dtype=HALF),
-            "arrived": plgpu.Barrier(num_arrivals=5 * P),
-            "states": plgpu.Barrier(num_arrivals=P * (halves + len(under))),
+            "arrived": plgpu.Barrier(num_arrivals=P * (4 + halves)),
+            "states": plgpu.Barrier(num_arrivals=P * (halves + len(under) + halves * decays)),
+            "of_G": plgpu.Barrier(num_arrivals=P * halves),
+            "last": plgpu.Barrier(num_arrivals=P),
         },
     )(*(z for z in (x, u, k, v, do, *((G, H) if decays else ()), dG, dH, g, g, beta, lam) if z is not None))
     return dk, dv, dbeta, dlam.sum((0, 2)), *sums
