@@ -131,14 +131,14 @@ def block(x, i: int, axis: int = 1):
     return x.at[:, pl.ds(i * SIDE, SIDE)] if axis else x.at[pl.ds(i * SIDE, SIDE)]
 
 
-def unforeseen_zero(number, n):
-    """0 as (number + n) >> 24, for a number >= 0 from memory and the counter n of a loop: no compiler can know it.
+def unforeseen_zero(n):
+    """0 for any whole number n, which no compiler can know: it does not know that exp is never negative.
 
-    To be added to an index of a tile in shared memory that the loop does not change. wgmma is told of a tile by a
+    To be added to an index of a tile in shared memory that a loop over n does not change. wgmma is told of a tile by a
     descriptor, 64 bits for each 16 of the summed index, and LLVM computes all that do not change before the loop, where
     they are dozens of registers: ptxas spills them, and a product then waits for memory. So they are computed in it.
     """
-    return lax.shift_right_logical(number + n, jnp.int32(24))
+    return (jnp.exp(n.astype(jnp.float32)) < 0).astype(jnp.int32)
 
 
 def read(tile) -> Array:

@@ -593,7 +593,7 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
 
             def piece(p, carry):
                 each = 1 + max(job.sum for job in work)
-                zero = 0 if out else tiles.unforeseen_zero(first, p)  # a read has registers for its descriptors
+                zero = 0 if out else tiles.unforeseen_zero(p)  # a read has registers for its descriptors
 
                 def run(*accumulators):
                     begun = set()

@@ -400,7 +400,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
                 return jnp.where(mask, scores * by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN)), 0.0)
             zeta = tiles.read(zeta_s)
             some = scores * by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN)) * by_row(spread)
-            return jnp.where(zeta == 0, 0.0, zeta * some)
+            return jnp.where(zeta == 0, zeta, zeta * some)  # a constant 0 would take 32 instructions more
 
         spread = 1 / jnp.maximum(jnp.exp(row), FADED) if decays else None
         b = [tiles.read(block(p_s, c)) for c in range(halves)]
@@ -438,7 +438,9 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
 
         def step(carry):
             j, _, x, r, rz = carry
-            anew = zero(j)  # spilled, the tiles' descriptions took 22 % of the samples on an H200 to come back
+            anew = tiles.unforeseen_zero(
+                j
+            )  # spilled, the tiles' descriptions took 22 % of the samples on an H200 to come back
             (*k, p), s = parts_of(kp_s, P + 1, anew), parts_of(s_s, 2, anew)
             (scores,) = products([(p, y) for y in turn(k)])
             s_s[0], s_s[1] = cut(weighed(scores))
@@ -549,7 +551,7 @@ def read(a, b, c, G, g, beta, *, parts, turned=False):
         mask = tiles.causal("rows")
         if decays:
             zeta = jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf))
-            scores = jnp.where(zeta == 0, 0.0, scores * zeta)
+            scores = jnp.where(zeta == 0, zeta, scores * zeta)
         else:
             scores = jnp.where(mask, scores, 0.0)
         s_s[0], s_s[1] = cut(scores * by_column(beta))
@@ -645,7 +647,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         rest, mask = vdo - ku, tiles.causal("columns")
         if decays:
             zeta = jnp.exp(jnp.where(mask, by_column(column) - by_row(row), -jnp.inf))
-            kx, to_x = (jnp.where(zeta == 0, 0.0, z * zeta) for z in (kx, rest))
+            kx, to_x = (jnp.where(zeta == 0, zeta, z * zeta) for z in (kx, rest))
         else:
             kx, to_x = jnp.where(mask, kx, 0.0), jnp.where(mask, rest, 0.0)
         dbeta = jnp.sum(kx * rest, axis=1)
@@ -673,7 +675,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
             slope_H = [parts_of(s_s.at[anew + j], P) for j in range(len(under))]
             return slope_G, slope_H, *(parts_of(writes_s.at[anew + j], P) for j in range(2))
 
-        slope_G, slope_H, k, v = look_up(zero(n))
+        slope_G, slope_H, k, v = look_up(tiles.unforeseen_zero(n))
 
         def slope_of_H(r, c):
             return slope_H[under.index((r, c))] if r >= c else turn(slope_of_H(c, r))
@@ -714,7 +716,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
             fetch_G(1)
             for i in range(P):
                 plgpu.copy_gmem_to_smem(H_g.at[bi, h, n, i, 2], s_s.at[0, i], last)
-        slope_G, _, k, v = look_up(zero(h))
+        slope_G, _, k, v = look_up(tiles.unforeseen_zero(h))
         for c in range(halves):
             (more,) = products([y for r in range(halves) for y in pairs(columns_of(k, r), columns_of(slope_G[r], c))])
             more = left * more
@@ -772,15 +774,6 @@ def parts_of(x, n, start=0):
 def columns_of(x, c):
     """The c-th 64 columns of each part."""
     return [block(z, c) for z in x]
-
-
-def zero(x):
-    """0, for any integer x, which the compiler cannot know: it does not know that exp is never negative.
-
-    To wgmma a tile is described by 64 bits for each 16 columns. The compiler keeps those that it needs again, finds no
-    registers for so many and spills them. Tiles looked up at zero(x) + i are described anew wherever x is another.
-    """
-    return (jnp.exp(x.astype(jnp.float32)) < 0).astype(jnp.int32)
 
 
 def whole_tile(x):
