@@ -222,7 +222,7 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
 
             def store_state(S):
                 for r, S_r in zip(rows, S, strict=True):
-                    for i, part in enumerate(split(S_r, parts)):
+                    for i, part in enumerate(split(S_r)[:parts]):
                         S_s[i, r] = part
                 plgpu.commit_smem()
 
@@ -265,7 +265,7 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
                 sums = [[] for _ in rows]
                 for j, (left, right, sign) in enumerate(added(slot)):
                     right = sign * whole_tile(right)
-                    for i, part in enumerate(split(right if weight is None else right * by_row(weight), parts)):
+                    for i, part in enumerate(split(right if weight is None else right * by_row(weight))[:parts]):
                         w_s[j, i] = part
                     for r in range(halves):
                         sums[r] += pairs([transposed(block(x, r)) for x in left], parts_of(w_s.at[j], parts))
@@ -317,23 +317,17 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
     return last_G, last_H, G, H, sketch[0] if sketch else None
 
 
-def split(x, parts=2, half=0x8000):
-    """x as so many 16-bit numbers, the second what the first leaves.
-
-    Rounded by hand, half away from zero: the instruction that rounds one number, as the remainder asks for, has a
-    quarter of the rate of these two, and 19 % of the walk's samples on an H200 waited for it. A NaN may be in the
-    second alone.
-    """
-    if parts == 1:
-        return (x.astype(HALF),)
-    bits = lax.bitcast_convert_type(x, jnp.uint32) + jnp.uint32(half) & jnp.uint32(0xFFFF0000)
-    high = lax.bitcast_convert_type(bits, jnp.float32)
-    return high.astype(HALF), (x - high).astype(HALF)
+def split(x):
+    """x as a 16-bit number and what that leaves: 16 bits of it together. A NaN is in both."""
+    high = x.astype(HALF)
+    return high, (x - high.astype(jnp.float32)).astype(HALF)
 
 
 def cut(x):
-    """The same where nobody reads the first part alone, which need not be rounded."""
-    return split(x, half=0)
+    """The same where nobody reads the first part alone: its first bits as they are: to round is slow."""
+    bits = lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFF0000)
+    high = lax.bitcast_convert_type(bits, jnp.float32)
+    return high.astype(HALF), (x - high).astype(HALF)
 
 
 def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
@@ -438,9 +432,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
 
         def step(carry):
             j, _, x, r, rz = carry
-            anew = tiles.unforeseen_zero(
-                j
-            )  # spilled, the tiles' descriptions took 22 % of the samples on an H200 to come back
+            anew = tiles.unforeseen_zero(j)  # 22 % of the samples on an H200 waited for spilled descriptors
             (*k, p), s = parts_of(kp_s, P + 1, anew), parts_of(s_s, 2, anew)
             (scores,) = products([(p, y) for y in turn(k)])
             s_s[0], s_s[1] = cut(weighed(scores))
@@ -476,8 +468,8 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
         _, _, x, _, rz = lax.while_loop(lambda s: (s[0] < cap) & s[1], step, start)
         unit = jnp.where(rz < jnp.inf, unit * spread if decays else unit, jnp.nan)
         for c in range(halves):
-            for place, part in zip((p_s.at[:, columns[c]], s_s.at[c]), split(x[c] * by_row(unit), parts), strict=False):
-                place[...] = part
+            high, low = split(x[c] * by_row(unit))
+            p_s[:, columns[c]], s_s[c] = high, low
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(p_s, x_g.at[0, bi, tokens, h])
         if parts == 2:
@@ -563,7 +555,7 @@ def read(a, b, c, G, g, beta, *, parts, turned=False):
         plgpu.commit_smem()  # all threads are done with the scores, whose place out takes
         for j in range(halves):
             o = inside[j] + (found[j] * by_row(jnp.exp(row)) if decays else found[j])
-            for i, part in enumerate(split(o, parts)):
+            for i, part in enumerate(split(o)[:parts]):
                 s_s[parts * j + i] = part
         plgpu.commit_smem()
         for j in range(halves):
@@ -594,16 +586,14 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
 
     A block per head and chunk; rows are the tokens that write. In shared memory (D = 128, bfloat16): x, u, do, k and v
     16 KB each, three tiles of scores 24: 104 KB, two blocks an SM. dG then takes the place of x and u, dH (its blocks
-    on and under the diagonal) that of the scores. For the decay the place of do takes two tiles of H, then of G, then
-    of G, and that of dH, when it has been multiplied, the last of H: each while something else is computed. In the end
-    dk and dv take the place of k and v. float16: twice that. In registers at most: dk and dv, 128, and a tile that is
-    added to them.
+    on and under the diagonal) that of the scores, dk that of do and dv that of v. float16: twice that. In registers
+    at most: dk and dv, 128, and a tile that is added to them.
     """
     P, B, T, heads, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
     under = triangle(halves)
 
-    def body(*refs, reads_s, old_s, writes_s, s_s, arrived, states, of_G, last):
+    def body(*refs, reads_s, writes_s, s_s, arrived, states):
         refs = iter(refs)
         x_g, u_g, k_g, v_g, do_g = (next(refs) for _ in range(5))
         G_g, H_g = (next(refs), next(refs)) if decays else (None, None)
@@ -614,12 +604,10 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         bi, h, n = (lax.axis_index(name) for name in ("b", "h", "n"))
         tokens, columns = pl.ds(n * SIDE, SIDE), [pl.ds(c * SIDE, SIDE) for c in range(halves)]
 
-        in_shared = [*parts_of(reads_s, 2), *parts_of(writes_s, 2)]
-        for i in range(P):
-            for z_g, z_s in zip((x_g, u_g, k_g, v_g), in_shared, strict=True):
+        in_shared = [*parts_of(reads_s, 3), *parts_of(writes_s, 2)]
+        for z_g, z_s in zip((x_g, u_g, do_g, k_g, v_g), in_shared, strict=True):
+            for i in range(P):
                 plgpu.copy_gmem_to_smem(z_g.at[i, bi, tokens, h], z_s.at[i], arrived)
-            for c, there in enumerate(columns):
-                plgpu.copy_gmem_to_smem(do_g.at[i, bi, tokens, h, there], old_s.at[c, i], arrived)
         beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_ROW)
         if decays:
             row = tiles.vector(g_g.at[bi, h, tokens], tiles.PER_ROW)
@@ -627,8 +615,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
             end = g_g[bi, h, n * SIDE + SIDE - 1]
         plgpu.barrier_wait(arrived)
 
-        x, u, k, v = (parts_of(z, P) for z in in_shared)
-        do = [parts_of(old_s.at[c], P) for c in range(halves)]
+        x, u, do, k, v = (parts_of(z, P) for z in in_shared)
         read_lam = 0.0
         for c, there in enumerate(columns):
             xu = whole_tile(columns_of(x, c)) * whole_tile(columns_of(u, c))
@@ -639,11 +626,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         if decays:
             xu_g[bi, h, tokens] = read_lam
 
-        kx, ku, vdo = products(  # row: the token that wrote
-            pairs(k, turn(x)),
-            pairs(k, turn(u)),
-            [y for c in range(halves) for y in pairs(columns_of(v, c), turn(do[c]))],
-        )
+        kx, ku, vdo = products(pairs(k, turn(x)), pairs(k, turn(u)), pairs(v, turn(do)))  # row: the token that wrote
         rest, mask = vdo - ku, tiles.causal("columns")
         if decays:
             zeta = jnp.exp(jnp.where(mask, by_column(column) - by_row(row), -jnp.inf))
@@ -652,92 +635,64 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
             kx, to_x = jnp.where(mask, kx, 0.0), jnp.where(mask, rest, 0.0)
         dbeta = jnp.sum(kx * rest, axis=1)
         for j, z in enumerate((to_x, -kx, kx)):
-            for i, part in enumerate(split(z, P)):
+            for i, part in enumerate(split(z)[:P]):
                 s_s[j, i] = part
         plgpu.commit_smem()
         to_x, to_u, to_do = (parts_of(s_s.at[j], P) for j in range(3))
         inside = products(
             *(pairs(to_x, columns_of(x, c)) + pairs(to_u, columns_of(u, c)) for c in range(halves)),
-            *(pairs(to_do, do[c]) for c in range(halves)),
+            *(pairs(to_do, columns_of(do, c)) for c in range(halves)),
         )
-        plgpu.commit_smem()  # all threads are done with x, u, do and the scores, whose places dG, dH and H take
+        plgpu.commit_smem()  # all threads are done with x, u, do and the scores, whose places dG, dH and dk take
         for i in range(P):
             for r in range(halves):
                 plgpu.copy_gmem_to_smem(dG_g.at[bi, h, n, i, columns[r]], reads_s.at[r, i], states)
             for j in range(len(under)):
                 plgpu.copy_gmem_to_smem(dH_g.at[bi, h, n, i, j], s_s.at[j, i], states)
-            for j in range(halves if decays else 0):
-                plgpu.copy_gmem_to_smem(H_g.at[bi, h, n, i, j], old_s.at[j, i], states)
         plgpu.barrier_wait(states)
 
-        def look_up(anew):  # or the descriptions of k, v and the slopes are kept from product to product, and spilled
-            slope_G = [parts_of(reads_s.at[anew + r], P) for r in range(halves)]
-            slope_H = [parts_of(s_s.at[anew + j], P) for j in range(len(under))]
-            return slope_G, slope_H, *(parts_of(writes_s.at[anew + j], P) for j in range(2))
+        slope_G = [parts_of(reads_s.at[r], P) for r in range(halves)]
 
-        slope_G, slope_H, k, v = look_up(tiles.unforeseen_zero(n))
+        def slope_H(r, c):
+            tile = parts_of(s_s.at[under.index((max(r, c), min(r, c)))], P)
+            return tile if r >= c else turn(tile)
 
-        def slope_of_H(r, c):
-            return slope_H[under.index((r, c))] if r >= c else turn(slope_of_H(c, r))
-
-        def fetch_G(r):
-            plgpu.commit_smem()  # all threads are done with what was there
-            for i in range(P):
-                for c in range(halves):
-                    plgpu.copy_gmem_to_smem(G_g.at[bi, h, n, i, columns[r], columns[c]], old_s.at[c, i], of_G)
-
-        def both(old, slope):
-            return jnp.sum(whole_tile(parts_of(old, P)) * whole_tile(slope), axis=1)
-
-        def both_H(j, old):
-            r, c = under[j]
-            return (0.5 if r == c else 1.0) * both(old, slope_H[j])
-
-        def both_G(r):
-            plgpu.barrier_wait(of_G)
-            return sum(both(old_s.at[c], columns_of(slope_G[r], c)) for c in range(halves))
-
-        if decays:
-            whole = sum(both_H(j, old_s.at[j]) for j in range(halves))
-            fetch_G(0)
         left = by_row(jnp.exp(end - row)) if decays else 1.0
         handed_on = 0.0
-        dk, dv = [], []
-        for c in range(halves):
+        for c, there in enumerate(columns):
             (more,) = products(
-                pairs(v, turn(slope_G[c]))
-                + [y for r in range(halves) for y in pairs(columns_of(k, r), slope_of_H(r, c))]
+                pairs(v, turn(slope_G[c])) + [y for r in range(halves) for y in pairs(columns_of(k, r), slope_H(r, c))]
             )
             more = left * more
             handed_on = handed_on + jnp.sum(whole_tile(columns_of(k, c)) * more, axis=1)  # k'(dG v + dH k)
-            dk.append(by_row(beta) * (inside[c] + more))
-        if decays and halves == 2:
-            whole = whole + both_G(0)
-            fetch_G(1)
-            for i in range(P):
-                plgpu.copy_gmem_to_smem(H_g.at[bi, h, n, i, 2], s_s.at[0, i], last)
-        slope_G, _, k, v = look_up(tiles.unforeseen_zero(h))
+            for i, part in enumerate(split(by_row(beta) * (inside[c] + more))[:P]):
+                reads_s[2, i, :, there] = part
+        dv = []
         for c in range(halves):
             (more,) = products([y for r in range(halves) for y in pairs(columns_of(k, r), columns_of(slope_G[r], c))])
             more = left * more
             handed_on = handed_on + jnp.sum(whole_tile(columns_of(v, c)) * more, axis=1)  # v'dG'k
             dv.append(by_row(beta) * (inside[halves + c] + more))
         dbeta_g[bi, h, tokens] = dbeta + handed_on / 2
-        plgpu.commit_smem()  # all threads are done with k and v, whose places dk and dv take
-        for j, slope in enumerate((dk, dv)):
-            for c, there in enumerate(columns):
-                for i, part in enumerate(split(slope[c], P)):
-                    writes_s[j, i, :, there] = part
+        plgpu.commit_smem()  # all threads are done with v
+        for c, there in enumerate(columns):
+            for i, part in enumerate(split(dv[c])[:P]):
+                writes_s[1, i, :, there] = part
         plgpu.commit_smem()
         for i in range(P):
-            plgpu.copy_smem_to_gmem(writes_s.at[0, i], dk_g.at[i, bi, tokens, h])
+            plgpu.copy_smem_to_gmem(reads_s.at[2, i], dk_g.at[i, bi, tokens, h])
             plgpu.copy_smem_to_gmem(writes_s.at[1, i], dv_g.at[i, bi, tokens, h])
         if decays:
-            whole = whole + both_G(halves - 1)
-            if halves == 2:
-                plgpu.barrier_wait(last)
-                whole = whole + both_H(2, s_s.at[0])
-            whole_g[bi, h, n] = beta * handed_on / 2 + jnp.exp(end) * whole
+            both = 0.0
+            for i in range(P):
+                for r in range(halves):
+                    for c in range(halves):
+                        G = tiles.vector(G_g.at[bi, h, n, i, columns[r], columns[c]], tiles.WGMMA).astype(jnp.float32)
+                        both = both + jnp.sum(G * whole_tile(columns_of(slope_G[r], c)), axis=1)
+                for j, (r, c) in enumerate(under):
+                    H = tiles.vector(H_g.at[bi, h, n, i, j], tiles.WGMMA).astype(jnp.float32)
+                    both = both + (0.5 if r == c else 1.0) * jnp.sum(H * whole_tile(slope_H(r, c)), axis=1)
+            whole_g[bi, h, n] = beta * handed_on / 2 + jnp.exp(end) * both
         plgpu.wait_smem_to_gmem(0)
 
     per_token = jax.ShapeDtypeStruct((B, heads, N * SIDE), jnp.float32)
@@ -749,14 +704,11 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         grid=(B, N, heads),
         grid_names=("b", "n", "h"),
         scratch_types={
-            "reads_s": tiles.factor(2, P, SIDE, D, dtype=HALF),
-            "old_s": tiles.factor(halves, P, SIDE, SIDE, dtype=HALF),
+            "reads_s": tiles.factor(3, P, SIDE, D, dtype=HALF),
             "writes_s": tiles.factor(2, P, SIDE, D, dtype=HALF),
             "s_s": tiles.factor(3, P, SIDE, SIDE, dtype=HALF),
-            "arrived": plgpu.Barrier(num_arrivals=P * (4 + halves)),
-            "states": plgpu.Barrier(num_arrivals=P * (halves + len(under) + halves * decays)),
-            "of_G": plgpu.Barrier(num_arrivals=P * halves),
-            "last": plgpu.Barrier(num_arrivals=P),
+            "arrived": plgpu.Barrier(num_arrivals=5 * P),
+            "states": plgpu.Barrier(num_arrivals=P * (halves + len(under))),
         },
     )(*(z for z in (x, u, k, v, do, *((G, H) if decays else ()), dG, dH, g, g, beta, lam) if z is not None))
     return dk, dv, dbeta, dlam.sum((0, 2)), *sums
