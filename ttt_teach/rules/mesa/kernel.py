@@ -28,10 +28,11 @@ is rounded to 8 bits, and **the rounded p** is what x and r are updated with, so
 conjugacy suffers, and no step is lost. So the error of x is that of A: 5e-4 at a condition number of 16000. bfloat16
 has the exponents of float32: an upstream gradient of 1e-6 costs no digits.
 
-**What limits it** (H200, B 16, T 2048, H 12, D 128, bfloat16, CG to 1e-3). The walk takes 0.30 ms for 0.94 GB, 0.69 of
-which it writes, at 3.1 TB/s; ``read`` 0.21 for 0.9 GB and the walk back 0.20 for 0.7: memory. ``between`` takes 0.49 ms
-for 1.4 GB, and has to wait for a second load in the middle. ``solve`` takes most: a step multiplies 64 x 128 x 448
-numbers twice over, 1800 cycles of a tensor core that 2 blocks share, 0.06 ms for all 6144 chunks; it takes 0.13.
+**What limits it** (H200, B 16, T 2048, H 12, D 128, bfloat16, CG to 3e-3, which takes 9 steps). The walk takes 0.30 ms
+for 0.94 GB, 0.69 of which it writes, at 3.1 TB/s; ``read`` 0.21 for 0.9 GB and the walk back 0.20 for 0.7: memory.
+``between`` takes 0.47 ms for 1.4 GB, and has to wait for a second load in the middle. ``solve`` takes most, 1.04 ms: a
+step multiplies 64 x 128 x 448 numbers twice over, 1800 cycles of a tensor core that 2 blocks share, 0.06 ms for all
+6144 chunks; it takes 0.11, since two warps a scheduler do not hide what each waits for.
 """
 
 from functools import partial
