@@ -107,7 +107,7 @@ def test_pickles_are_refused_and_not_run(write, tmp_path, monkeypatch):
 def test_what_is_no_archive_is_named(tmp_path):
     text = tmp_path / "notes.npz"
     text.write_text("q, k, v")
-    with pytest.raises(ValueError, match=r"notes.npz'; expected an .npz archive"):
+    with pytest.raises(ValueError, match=r"notes.npz'; expected an .npz archive \(this is no zip file\)"):
         load_qkv(text)
     empty = tmp_path / "empty.npz"
     empty.write_bytes(b"")

@@ -1,6 +1,7 @@
 """Queries, keys and values from an ``.npz`` file: the shipped ones, or a reader's own."""
 
 import os
+import zipfile
 from importlib import resources
 from typing import NamedTuple
 
@@ -36,7 +37,9 @@ def load_qkv(path: str | os.PathLike, prefix: str = "") -> QKV:
         try:
             archive = np.load(file, allow_pickle=False)
         except Exception as problem:  # whatever a damaged or hostile file makes numpy raise
-            raise ValueError(f"path is {str(path)!r}; expected an .npz archive ({problem})") from None
+            zipped = zipfile.is_zipfile(file)  # else numpy speaks of pickles, and how to load them unsafely
+            reason = problem if zipped else "this is no zip file"
+            raise ValueError(f"path is {str(path)!r}; expected an .npz archive ({reason})") from None
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError(f"path is {str(path)!r}, a single array; expected an .npz archive with q, k and v")
         q, k, v = (_read(archive, f"{prefix.strip('/')}/{name}".lstrip("/")) for name in "qkv")
