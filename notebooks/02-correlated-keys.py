@@ -25,7 +25,7 @@
 #
 # **You leave with** the answer for every angle, every order of writing and every regulariser; with the derivation of each number; and
 # with what the same three rules make of 512 keys of a real network. 75 minutes to read and drag (two deeper parts, marked ◆, are extra), about
-# 20 seconds to run on two cores, no GPU.
+# 30 seconds to run on two cores, no GPU.
 # **You need** dot products, a derivative and a 2 by 2 inverse; [notebook 00](00-start-here.ipynb) names the symbols.
 # **In a hurry?** Go to [the picture with two sliders](#F02a).
 #

@@ -29,7 +29,7 @@
 #
 # | | |
 # |---|---|
-# | **Time** | 75 minutes to read, exercises extra, about 15 seconds to run on two cores, no GPU |
+# | **Time** | 75 minutes to read, exercises extra, about 20 seconds to run on two cores, no GPU |
 # | **You need** | Matrix products, a partial derivative, eigenvalues of a symmetric matrix. [Notebook 02](02-correlated-keys.ipynb) shows on two pairs *why* one would solve a regression; it is not needed for the algebra. |
 # | **In a hurry** | [A closed gate](#F03a), [what the regulariser keeps](#F03b), [the regulariser that decays](#F03c), [float32 blows up](#F03d), [the answer](#10-·-What-was-settled) |
 #

@@ -31,7 +31,7 @@
 #
 # | | |
 # |---|---|
-# | **Time** | 75 minutes to read, about 15 seconds to run on two cores, no GPU |
+# | **Time** | 75 minutes to read, about 20 seconds to run on two cores, no GPU |
 # | **You need** | [notebook 02](02-correlated-keys.ipynb): why a layer would solve a regression at all. The gradient of a quadratic and the eigenvalues of a symmetric matrix. |
 # | **In a hurry** | [Two paths](#F04a) (what CG does), [the polynomial](#F04b) (why it is fast), [sixteen bits](#F04d) (how it breaks), [the answer](#F04g) |
 #

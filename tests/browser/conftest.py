@@ -44,12 +44,6 @@ def new_page(chromium, origin):
     return new_page
 
 
-@pytest.fixture
-def page(new_page):
-    with new_page() as page:
-        yield page
-
-
 def shoot(page, name):
     """Take a screenshot into the folder that TTT_TEACH_SHOTS names, if it names one."""
     if folder := os.environ.get("TTT_TEACH_SHOTS"):

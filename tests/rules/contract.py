@@ -118,12 +118,15 @@ class Common:
         np.testing.assert_array_equal(o, self.call(args, self.forms[-1])[0])
 
     def test_gradients_agree(self):
-        for decay in self.decays()[1:] or (None,):  # without a decay it is one of 1, as another test says
+        """And so do the results of what the gradient is taken of, which a custom gradient computes in its own way."""
+        for decay in self.decays()[-2:]:
             args = self.draw(3, decay=decay)
             slopes = self.slopes(args)
-            want = self.meaningful(pulled(type(self), "definition", args, slopes)[1])
+            results, back = pulled(type(self), "definition", args, slopes)
+            want = results, self.meaningful(back)
             for form in self.forms[1:]:
-                got = self.meaningful(pulled(type(self), form, args, slopes)[1])
+                results, back = pulled(type(self), form, args, slopes)
+                got = results, self.meaningful(back)
                 jax.tree.map(partial(check_close, f"{form} {decay}", tol=1e-9), got, want)
 
     def slopes(self, args, seed=4):
@@ -137,7 +140,7 @@ class Common:
         return slopes
 
     def test_gradient_is_the_slope(self, form):
-        """Central differences of the output itself, along a random direction: no autodiff on this side."""
+        """Central differences of the output that is differentiated, along a random direction."""
         args = self.draw(5)
         rng = np.random.default_rng(6)
         toward = jax.tree.map(lambda x: self.nudge(rng, x), args)

@@ -204,7 +204,7 @@ def direct(args, t):
 
 
 @both
-@pytest.mark.parametrize(("T", "chunk", "decay"), [(130, 64, "head"), (65, 16, None)])  # one token: golden_decode
+@pytest.mark.parametrize(("T", "chunk", "decay"), [(130, 64, "head"), (65, 16, None), (1, 64, "head")])
 def test_chunk_against_the_definition(T, chunk, decay, solver):
     args = draw(40, B=2, T=T, decay=decay)
     want, want_state = mesa(**args, form="definition")

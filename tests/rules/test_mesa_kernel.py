@@ -129,7 +129,7 @@ def test_a_reset_leaves_no_trace_and_no_nan():
 
 
 def test_a_nan_shows():
-    """One with all its bits set, as the GPU computes them: rounded by hand it would be -0."""
+    """One with all its bits set, as the GPU computes them."""
     args, slopes = draw(1, T=3)
     args["lam"] = args["lam"].at[0, 3].set(np.uint32(0x7FFFFFFF).view(np.float32))
     got = pull(lambda args: mesa(**args, form="kernel", solver=CG(2)), args, slopes)
