@@ -83,7 +83,7 @@ def test_the_committed_results_are_of_these_layers():
 
 @pytest.mark.parametrize("counted", [CountCG, CountPCG])
 def test_steps_are_counted_also_where_little_is_left_of_the_past(counted):
-    T, D = 128, 6
+    T, D = 150, 6
     q, k = unit(np.random.default_rng(0).normal(size=(2, T, 1, D)))
     args = {"q": q[None], "k": k[None], "beta": np.ones((1, T, 1)), "lam": np.full((1, D), 0.25)}
     found = steps(args | {"log_decay": np.full((1, T, 1), np.log(0.5))}, counted(20, 1e-3))[:, 0]

@@ -72,11 +72,11 @@ class TestMesa(Contract):
 
     def test_lam_does_not_decay(self, form):
         """Long after the last write lam still shrinks: the answer is the regression, not a stored inverse."""
-        args = self.draw(31, decay=None) | {"state": None}
+        args = self.draw(31, T=40, decay=None) | {"state": None}
         args["log_decay"] = np.full(args["q"].shape[:3], np.log(0.5))
         args["beta"][:, 1:] = 0
         o, _ = self.call(args, form)
-        left, k, v, q = 0.5**11 * args["beta"][0, 0], args["k"][0, 0], args["v"][0, 0], args["q"][0, -1]
+        left, k, v, q = 0.5**39 * args["beta"][0, 0], args["k"][0, 0], args["v"][0, 0], args["q"][0, -1]
         for h in range(2):
             A = left[h] * np.outer(k[h], k[h]) + np.diag(args["lam"][h])
             want = left[h] * v[h] * (k[h] @ np.linalg.solve(A, q[h]))
@@ -253,7 +253,7 @@ def test_pcg_is_causal_as_far_as_it_has_converged():
         o, other = (mesa(**x, solver=solver)[0][:, :-1] for x in (args, later))
         return np.abs(o - other).max() / np.abs(o).max()
 
-    assert moved(CG(max_steps=1)) == 0
+    assert moved(CG(max_steps=2)) == 0
     assert moved(PCG(max_steps=1)) > 1e-3
     assert moved(EXACT_PCG) < 1e-13
 

@@ -13,7 +13,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from tests.rules.test_delta_kernel import TOLERANCE, draw
 from tests.rules.test_linear_kernel import check, somewhere  # noqa: F401 - a fixture for all tests here
-from ttt_teach.rules import door, tiles
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.osdn import OSDNState, osdn
 from ttt_teach.rules.osdn.kernel import scaled, unlearn, walk
@@ -148,8 +147,8 @@ def test_auto_takes_the_kernel_for_what_it_covers_and_chunk_for_the_rest(monkeyp
     def called(*args, **options):
         raise Called
 
-    monkeypatch.setattr(door, "on_hopper", lambda: True)
-    monkeypatch.setattr(tiles, "no_place", lambda warpgroups=1: None)
+    monkeypatch.setattr("ttt_teach.rules.door.on_hopper", lambda: True)
+    monkeypatch.setattr("ttt_teach.rules.tiles.no_place", lambda warpgroups=1: None)
     monkeypatch.setattr("ttt_teach.rules.osdn.kernel.kernel", called)
     args, _ = draw(5, T=8, write=False, state=False)
     with pytest.raises(Called):
