@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from tests.rules.test_linear_kernel import check, pull, somewhere  # noqa: F401 - a fixture for all tests here
+from tests.rules.test_linear_kernel import check, check_auto, pull, somewhere  # noqa: F401 - a fixture for all tests here
 from ttt_teach import delta
 from ttt_teach.rules.delta.kernel import kernel
 from ttt_teach.rules.door import on_hopper
@@ -126,6 +126,7 @@ def test_what_it_does_not_cover_is_named():
             refuses("needs a Hopper GPU .*, and this is cpu")
 
 
-def test_auto_takes_the_kernel_on_hopper_only():
-    args, _ = draw(5, T=8)
-    np.testing.assert_array_equal(delta(**args)[0], delta(**args, form="kernel" if on_hopper() else "chunk")[0])
+def test_auto_takes_the_kernel_for_what_it_covers_and_chunk_for_the_rest(monkeypatch):
+    args, _ = draw(5, T=8, state=False)
+    channels = {"log_decay": jnp.repeat(args["log_decay"][..., None], 64, axis=-1)}
+    check_auto(monkeypatch, delta, args, {"write_key": args["k"].astype(jnp.float32)}, {"chunk": 32}, channels)

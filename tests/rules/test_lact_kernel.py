@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from tests.rules.test_linear_kernel import near, somewhere  # noqa: F401 - a fixture for all tests here
+from tests.rules.test_linear_kernel import check_auto, near, somewhere  # noqa: F401 - a fixture for all tests here
 from ttt_teach import SwiGLU, lact
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.lact import kernel as kernels
@@ -188,10 +188,10 @@ def test_what_it_does_not_cover_is_named():
             refuses("needs a Hopper GPU .*, and this is cpu")
 
 
-def test_auto_takes_the_kernel_on_hopper_only():
+def test_auto_takes_the_kernel_for_what_it_covers_and_chunk_for_the_rest(monkeypatch):
     args = draw(5, T=8)
-    o, _ = lact(**args, chunk=C)
-    np.testing.assert_array_equal(o, lact(**args, chunk=C, form="kernel" if on_hopper() else "chunk")[0])
+    other = {"q": args["q"].astype(jnp.float32)}, {n: args[n].astype(jnp.float16) for n in "kv"}
+    check_auto(monkeypatch, lact, args | {"chunk": C}, *other)
 
 
 # A bfloat16 factor is rounded by at most 2^-9, a float16 one by 2^-12. Measured in the interpreter: 3.8e-3 (plain),

@@ -175,8 +175,25 @@ def test_what_it_does_not_cover_is_named():
             refuses("needs a Hopper GPU .*, and this is cpu")
 
 
-def test_auto_takes_the_kernel_on_hopper_only():
-    args, _ = draw(5, T=8)
-    o, _ = linear(**args)
-    want, _ = linear(**args, form="kernel" if on_hopper() else "chunk")
-    np.testing.assert_array_equal(o, want)
+def check_auto(monkeypatch, rule, args, *others):
+    """As if on Hopper, with a kernel that only says that it was called: for args it is, for args changed it is not."""
+
+    class Called(Exception):
+        pass
+
+    def called(*args, **options):
+        raise Called
+
+    monkeypatch.setattr("ttt_teach.rules.door.on_hopper", lambda: True)
+    monkeypatch.setattr("ttt_teach.rules.tiles.no_place", lambda warpgroups=1: None)
+    monkeypatch.setattr(f"ttt_teach.rules.{rule.__name__}.kernel.kernel", called)
+    with pytest.raises(Called):
+        rule(**args)
+    for other in others:
+        np.testing.assert_array_equal(rule(**args | other)[0], rule(**args | other, form="chunk")[0])
+
+
+def test_auto_takes_the_kernel_for_what_it_covers_and_chunk_for_the_rest(monkeypatch):
+    args, _ = draw(5, T=8, state=False)
+    channels = {"log_decay": jnp.repeat(args["log_decay"][..., None], 64, axis=-1)}
+    check_auto(monkeypatch, linear, args, {"q": args["q"].astype(jnp.float32)}, {"chunk": 32}, channels)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from tests.rules.test_linear_kernel import check, somewhere  # noqa: F401 - a fixture for all tests here
+from tests.rules.test_linear_kernel import check, check_auto, somewhere  # noqa: F401 - a fixture for all tests here
 from ttt_teach import CG, PCG, MesaState, mesa
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.mesa.kernel import kernel, split
@@ -197,6 +197,6 @@ def test_what_it_does_not_cover_is_named():
             refuses("needs a Hopper GPU .*, and this is cpu")
 
 
-def test_auto_takes_the_kernel_on_hopper_only():
-    args, _ = draw(5, T=8)
-    np.testing.assert_array_equal(mesa(**args)[0], mesa(**args, form="kernel" if on_hopper() else "chunk")[0])
+def test_auto_takes_the_kernel_for_what_it_covers_and_chunk_for_the_rest(monkeypatch):
+    args, _ = draw(5, T=8, state=False)
+    check_auto(monkeypatch, mesa, args, {"q": args["q"].astype(jnp.float32)}, {"chunk": 32})

@@ -12,7 +12,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from tests.rules.test_delta_kernel import TOLERANCE, draw
-from tests.rules.test_linear_kernel import check, somewhere  # noqa: F401 - a fixture for all tests here
+from tests.rules.test_linear_kernel import check, check_auto, somewhere  # noqa: F401 - a fixture for all tests here
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.osdn import OSDNState, osdn
 from ttt_teach.rules.osdn.kernel import scaled, unlearn, walk
@@ -133,25 +133,7 @@ def test_what_it_does_not_cover_is_named():
     refuses("takes chunk = 64, and chunk is 32", chunk=32)
 
 
-def test_auto_takes_the_kernel_on_hopper_only():
-    args, _ = draw(5, T=8, write=False, state=False)
-    np.testing.assert_array_equal(osdn(**args)[0], osdn(**args, form="kernel" if on_hopper() else "chunk")[0])
-
-
 def test_auto_takes_the_kernel_for_what_it_covers_and_chunk_for_the_rest(monkeypatch):
-    """As if on Hopper, with a kernel that only says that it was called."""
-
-    class Called(Exception):
-        pass
-
-    def called(*args, **options):
-        raise Called
-
-    monkeypatch.setattr("ttt_teach.rules.door.on_hopper", lambda: True)
-    monkeypatch.setattr("ttt_teach.rules.tiles.no_place", lambda warpgroups=1: None)
-    monkeypatch.setattr("ttt_teach.rules.osdn.kernel.kernel", called)
     args, _ = draw(5, T=8, write=False, state=False)
-    with pytest.raises(Called):
-        osdn(**args)
-    for other in ({"retention": jnp.ones((1, 8, 1))}, {"q": args["q"].astype(jnp.float32)}, {"chunk": 32}):
-        np.testing.assert_array_equal(osdn(**args | other)[0], osdn(**args | other, form="chunk")[0])
+    retention = {"retention": jnp.ones((1, 8, 1))}
+    check_auto(monkeypatch, osdn, args, {"q": args["q"].astype(jnp.float32)}, {"chunk": 32}, retention)
