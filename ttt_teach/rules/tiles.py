@@ -87,8 +87,22 @@ def factor(*shape: int, dtype):
     return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
 
 
+def add_product(acc, x, y) -> None:
+    """acc += x @ y, issued and not waited for. y is in shared memory, x too or (64 columns) in registers."""
+    if interpreted() and isinstance(x, Array):  # which knows no factors in registers
+
+        def from_shared(x_s):
+            x_s[...] = x
+            plgpu.commit_smem()
+            plgpu.wgmma(acc, x_s, y)
+
+        pl.run_scoped(from_shared, plgpu.SMEM(x.shape, x.dtype))
+    else:
+        plgpu.wgmma(acc, x, y)
+
+
 def products(*sums):
-    """``[(x, y), ...] -> sum of x @ y`` for each argument, factors in shared memory, sums in registers.
+    """``[(x, y), ...] -> sum of x @ y`` for each argument, factors as for ``add_product``, sums in registers.
 
     All are issued before the first is waited for, so that the tensor core does not idle between them.
     """
@@ -96,7 +110,7 @@ def products(*sums):
     def run(*accumulators):
         for acc, pairs in zip(accumulators, sums, strict=True):
             for x, y in pairs:
-                plgpu.wgmma(acc, x, y)
+                add_product(acc, x, y)
         return tuple(acc[...] for acc in accumulators)
 
     shapes = [(pairs[0][0].shape[0], pairs[0][1].shape[1]) for pairs in sums]
@@ -111,7 +125,7 @@ def in_turn(*steps):
         for (sums, _), some in zip(steps, accumulators, strict=True):
             for acc, pairs in zip(some, sums, strict=True):
                 for x, y in pairs:
-                    plgpu.wgmma(acc, x, y)
+                    add_product(acc, x, y)
         return tuple(
             work(*(plgpu.wgmma_accumulator_load(acc, wait_n=sum(issued[i + 1 :])) for acc in some))
             for i, ((_, work), some) in enumerate(zip(steps, accumulators, strict=True))
