@@ -15,7 +15,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from tests.rules.test_linear_kernel import check, check_auto, somewhere  # noqa: F401 - a fixture for all tests here
 from ttt_teach import CG, PCG, MesaState, mesa
 from ttt_teach.rules.door import on_hopper
-from ttt_teach.rules.mesa.kernel import kernel, split
+from ttt_teach.rules.mesa.kernel import FLOOR, RANK, kernel, nystrom, probes, split
 from ttt_teach.tasks import unit
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
@@ -100,6 +100,24 @@ def test_the_preconditioner_saves_steps():
         check(read(args, CG(15, 1e-4)), want, 5e-2)
 
 
+@pytest.mark.parametrize("D", [64, 128])
+def test_the_preconditioner_is_that_of_the_formula(D):
+    """Of three chunks, the last alone in its block: like keys, eigenvalues 500, 500/4, 500/9, ..., and none."""
+    rng, signs, lam = np.random.default_rng(10), np.asarray(probes(D), float), np.linspace(0.25, 1.25, D)
+    alike, turned = unit(1 + 0.01 * rng.normal(size=(4096, D))), np.linalg.qr(rng.normal(size=(D, D)))[0]
+    H = np.stack([alike.T @ alike, 500 * (turned / np.arange(1, D + 1) ** 2) @ turned.T, np.zeros((D, D))])
+    Y = jnp.asarray(H @ signs.T, jnp.float32)
+    found = nystrom(Y[None, None], probes(D), jnp.asarray(lam[None], jnp.float32))
+    for y, U, e in zip(*(np.asarray(x, float) for x in (Y, *(z[0, 0] for z in found))), strict=True):
+        trace = np.trace(signs @ y) / RANK
+        y += (1e-6 * trace + 1e-30) * signs.T
+        H = y @ np.linalg.solve(signs @ y, y.T)
+        np.testing.assert_allclose(e, 1 / (lam + max(trace - np.trace(H), 0) / (D - RANK)), rtol=1e-4)
+        inverse = np.linalg.inv(np.diag(1 / e) + H)
+        want = np.diag(e) - (1 - FLOOR) * (np.diag(e) - inverse)
+        assert np.linalg.norm(np.diag(e) - U.T @ U - want) <= 3e-3 * np.linalg.norm(want)
+
+
 @pytest.mark.parametrize("solver", [CG(15, 1e-4), PCG(15, 1e-4)], ids=str)
 def test_long_collinear_keys(solver):
     """The last 8 of 4096 nearly equal keys, no forgetting, lam 0.25: condition number 16000."""
@@ -177,7 +195,8 @@ def test_lowers_for_hopper_without_one(D, decay, solver):
 
     with none:
         text = jax.jit(lambda *x: pull(rule, *x)).trace(args, slopes).lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("mosaic_gpu_v2") == 7  # walk, solve, read; read, solve, walk, between
+    # walk, (its preconditioner,) solve, read; read, solve, walk, between
+    assert text.count("mosaic_gpu_v2") == (8 if isinstance(solver, PCG) else 7)
 
 
 def test_what_it_does_not_cover_is_named():

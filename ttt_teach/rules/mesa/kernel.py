@@ -48,8 +48,6 @@ from jaxtyping import Float
 from ttt_teach.rules import tiles
 from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, transposed
 from ttt_teach.solvers import CG, PCG
-from ttt_teach.solvers.cholesky import inverse_factor
-from ttt_teach.solvers.precision import full_precision
 
 HALF = jnp.bfloat16  # of every factor: the exponents of float32, and a second number for the bits that a first leaves
 RANK = 32  # directions of H that the preconditioner knows
@@ -111,7 +109,7 @@ def _forward(q, k, v, beta, g, lam, first, solver):
     q2, k2, v2 = (in_parts(x) for x in (q, k, v))
     signs = probes(k.shape[-1]) if isinstance(solver, PCG) else None
     *last, G, H, sketch = walk(k2, v2, None, g, beta, first, parts=2, signs=signs)
-    near = None if sketch is None else each_chunk(nystrom)(sketch, signs, lam)
+    near = None if sketch is None else nystrom(sketch, signs, lam)
     x = solve(q2, k2, H, g, beta, lam, near, solver=solver, parts=2)
     o = of_parts(read(x, k2, v2, G, g, beta, parts=len(q2)), v.dtype)
     return (o, last), (k, v, beta, g, lam, G, H, near, x)
@@ -142,12 +140,6 @@ def probes(D):
     return jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (RANK, D)), HALF)
 
 
-def each_chunk(f):
-    """f of ``[B, H, N, ...]``, something shared and ``[H, ...]``."""
-    return jax.vmap(jax.vmap(jax.vmap(f, (0, None, None)), (0, None, 0)), (0, None, None))
-
-
-@full_precision
 def nystrom(Y, signs, lam):
     """(U, e): diag(e) - U'U is about (H + diag(lam))^-1, from Y = H signs' (Nystrom; Halko et al. 2011, Alg. 5.5).
 
@@ -159,17 +151,103 @@ def nystrom(Y, signs, lam):
         (diag(1/e) + B B')^-1 = diag(e) - diag(e) B W^-1 B' diag(e)
 
     U has 16 bits, so the second term must not come nearer to the first than these resolve: less FLOOR of it.
+
+    A block has two chunks, RANK rows of each tile for either, and factors signs Y and W column by column in registers.
+    What is multiplied is a sum of three 16-bit numbers, as good as float32. In shared memory (D = 128): Y of both
+    chunks side by side and then B'diag(e) 48 KB, inverse factors 24 KB: 72 KB, three blocks an SM.
     """
-    D = len(lam)
-    signs = signs.astype(Y.dtype)
-    core = signs @ Y
-    trace = jnp.trace(core) / RANK  # of H, as signs estimate it
-    shift = 1e-6 * trace + 1e-30
-    B = (Y + shift * signs.T) @ inverse_factor((core + core.T) / 2 + shift * (signs @ signs.T)).T
-    rest = jnp.maximum(trace - jnp.sum(B * B), 0) / (D - RANK)
-    e = 1 / (lam + rest)
-    U = inverse_factor(jnp.eye(RANK, dtype=Y.dtype) + B.T @ (e[:, None] * B)) @ (e[:, None] * B).T
-    return jnp.pad((1 - FLOOR) ** 0.5 * U, [(0, SIDE - RANK), (0, 0)]).astype(HALF), e
+    B, heads, N, D, _ = Y.shape
+    columns = [pl.ds(c * SIDE, SIDE) for c in range(D // SIDE)]
+
+    def body(Y_g, signs_g, turned_g, lam_g, U_g, e_g, *, x_s, E_s, line_s):
+        bi, h, pair = (lax.axis_index(name) for name in ("b", "h", "pair"))
+        chunks = 2 * pair, jnp.minimum(2 * pair + 1, N - 1)
+        (row, column), line = tiles.places(), plgpu.broadcasted_iota(jnp.int32, (SIDE,), 0, layout=tiles.PER_ROW)
+        first, upper = line < RANK, row[:, :RANK] < RANK
+        one = jnp.where((row & (RANK - 1))[:, :RANK] == column[:, :RANK], jnp.float32(1), 0.0)
+        x, E = [parts_of(x_s.at[c], 3) for c in range(len(columns))], parts_of(E_s, 3)
+
+        def keep(places, x):
+            for place, part in zip(places, thirds(x), strict=True):
+                place[...] = part
+
+        def write(i, x_g, x):
+            """For chunk i of the two: the last may be alone."""
+            pl.when(2 * pair + i < N)(lambda: x_g.set(x))
+
+        def by_chunk():
+            """line_s, RANK numbers for either chunk, by column in the rows of each: [64, RANK]."""
+            both = (plgpu.load(line_s.at[pl.ds(i * RANK, RANK)], layout=tiles.PER_COLUMN) for i in range(2))
+            return jnp.where(upper, *(lax.broadcast_in_dim(x, (SIDE, RANK), (1,)) for x in both))
+
+        def factor(A):
+            """E with E A E' = 1 for either chunk's A, [64, RANK], into E_s and turned: E' is 1 if A is.
+
+            Cholesky's columns, which A, staying symmetric, has as rows too, are subtracted from A and from E'.
+            """
+
+            def step(j, state):
+                found, z = (jnp.sum(jnp.where(column[:, :RANK] == j, x, 0.0), axis=1) for x in state)
+                line_s[...] = found  # between two barriers of the threads, which Mosaic sees to
+                pivot = jnp.where(first, line_s[j], line_s[RANK + j])
+                below = jnp.where(column[:, :RANK] > j, by_chunk(), 0.0)
+                return tuple(x - by_row(y / pivot, RANK) * below for x, y in zip(state, (found, z), strict=True))
+
+            A, turned = tiles.steps(RANK, step, (A, one))
+            line_s[...] = lax.rsqrt(jnp.sum(A * one, axis=1))
+            turned = turned * by_chunk()
+            keep(E, jnp.concatenate([jnp.where(upper, turned, 0.0), jnp.where(upper, 0.0, turned)], axis=1))
+            plgpu.commit_smem()
+
+        def own(x):
+            """[64, 64], a quarter of which is each chunk's -> [64, RANK]."""
+            return jnp.where(upper, x[:, :RANK], x[:, RANK:])
+
+        Y = [[tiles.vector(Y_g.at[bi, h, n, c], tiles.WGMMA) for c in columns] for n in chunks]
+        signs = [tiles.vector(turned_g.at[c], tiles.WGMMA).astype(jnp.float32) for c in columns]
+        traces = [jnp.sum(dots(y, signs)) / RANK for y in Y]  # of H, as signs estimate it
+        shifts = [1e-6 * trace + 1e-30 for trace in traces]  # what is factored must be definite
+        for c, place in enumerate(x):
+            keep(place, jnp.concatenate([y[c] + shift * signs[c] for y, shift in zip(Y, shifts, strict=True)], axis=1))
+        plgpu.commit_smem()
+
+        signs = [[tiles.vector(signs_g.at[:, c], tiles.WGMMA)] for c in columns]
+        (core,) = products([y for s_c, Y_c in zip(signs, x, strict=True) for y in pairs(s_c, Y_c)])
+        factor(own(core))
+        turned_B = products(*(pairs(turn(E), turn(Y_c)) for Y_c in x))
+
+        squares = dots(turned_B, turned_B)
+        known = [jnp.sum(jnp.where(mine, squares, 0.0)) for mine in (first, line >= RANK)]
+        rest = [jnp.maximum(trace - some, 0.0) / (D - RANK) for trace, some in zip(traces, known, strict=True)]
+        plgpu.commit_smem()  # all threads are done with Y
+        for c, B_c, place in zip(columns, turned_B, x, strict=True):
+            e = [1 / (tiles.vector(lam_g.at[h, c], tiles.PER_COLUMN) + more) for more in rest]
+            for i, n in enumerate(chunks):
+                write(i, e_g.at[bi, h, n, c], e[i])
+            keep(place, B_c * jnp.where(row < RANK, *(by_column(x) for x in e)))
+        plgpu.commit_smem()
+
+        (W,) = products([y for B_c, Be_c in zip(turned_B, x, strict=True) for y in pairs(thirds(B_c), turn(Be_c))])
+        factor(own(W) + one)
+        U = products(*(pairs(turn(E), Be_c) for Be_c in x))
+        for c, U_c in zip(columns, U, strict=True):
+            for i, (n, mine) in enumerate(zip(chunks, (row < RANK, row >= RANK), strict=True)):
+                write(i, U_g.at[bi, h, n, :, c], jnp.where(mine, (1 - FLOOR) ** 0.5 * U_c, 0.0).astype(HALF))
+
+    return tiles.kernel(
+        body,
+        out_type=[
+            jax.ShapeDtypeStruct((B, heads, N, SIDE, D), HALF),
+            jax.ShapeDtypeStruct((B, heads, N, D), jnp.float32),
+        ],
+        grid=(B, heads, pl.cdiv(N, 2)),
+        grid_names=("b", "h", "pair"),
+        scratch_types={
+            "x_s": tiles.factor(len(columns), 3, SIDE, SIDE, dtype=HALF),
+            "E_s": tiles.factor(3, SIDE, SIDE, dtype=HALF),
+            "line_s": plgpu.SMEM((SIDE,), jnp.float32),
+        },
+    )(Y, jnp.tile(signs, (2, 1)), signs.T, lam)
 
 
 def walk(a, c, d, g, beta, first, *, parts, signs=None):
@@ -326,9 +404,18 @@ def split(x):
 
 def cut(x):
     """The same where nobody reads the first part alone: its first bits as they are: to round is slow."""
-    bits = lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFF0000)
-    high = lax.bitcast_convert_type(bits, jnp.float32)
+    high = first_bits(x)
     return high.astype(HALF), (x - high).astype(HALF)
+
+
+def thirds(x):
+    """x as three 16-bit numbers: all of its 24 bits."""
+    high = first_bits(x)
+    return high.astype(HALF), *cut(x - high)
+
+
+def first_bits(x):
+    return lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFF0000), jnp.float32)
 
 
 def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
@@ -740,8 +827,8 @@ def turn(x):
 
 
 def pairs(a, b):
-    """The products of sums of parts, but for that of the two low ones."""
-    return [(y, z) for i, y in enumerate(a) for j, z in enumerate(b) if i + j < 2]
+    """The products of sums of parts, but for those that are smaller than what is left of either sum."""
+    return [(y, z) for i, y in enumerate(a) for j, z in enumerate(b) if i + j < max(len(a), len(b))]
 
 
 def dots(x, y):
