@@ -14,11 +14,13 @@ finds a wait for an engine that is missing, but not a missing barrier among the 
 """
 
 import os
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax._src import config as _config  # the one thing that is not public: is GPU interpret mode on?
+from jax.custom_batching import custom_vmap
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -76,10 +78,46 @@ def refusal(**arrays: Array) -> str | None:
 # -- building one ------------------------------------------------------------------------------------------------------
 
 
-def kernel(body, **options):
-    """``plgpu.kernel``, layouts inferred for the whole warpgroup, exp as the special-function unit has it (2 ulp)."""
-    params = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup, approx_math=True)
-    return plgpu.kernel(body, compiler_params=params, **options)
+# Layouts are inferred for the whole warpgroup; exp is as the special-function unit has it (2 ulp).
+PARAMS = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup, approx_math=True)
+
+
+def kernel(body, *, into=(), **options):
+    """``plgpu.kernel``; ``into``: arrays that are written in place, and come back before what is new.
+
+    The body sees its arguments, these arrays, the new results. What it does not write of the arrays stays as it was.
+    """
+    return _in_place(body, into, **options) if into else plgpu.kernel(body, compiler_params=PARAMS, **options)
+
+
+def _in_place(body, into, *, out_type=(), scratch_types=None, **mesh):
+    @custom_vmap
+    def run(into, arguments):
+        def scoped(*refs):
+            threads = mesh.get("thread_name", ())
+            pl.run_scoped(partial(body, *refs), collective_axes=threads, **(scratch_types or {}))
+
+        refs = [jax.new_ref(x) for x in into]
+        launch = pl.kernel(scoped, list(out_type), mesh=plgpu.Mesh(**mesh), compiler_params=PARAMS)
+        new = launch(*arguments, *refs)
+        return [jax.freeze(ref) for ref in refs] + new
+
+    @run.def_vmap
+    def _(size, has_it, into, arguments):
+        """One more axis of the grid, as ``plgpu.kernel`` does it."""
+        name = object()
+
+        def own(*refs, **scratch):
+            has = [*has_it[1], *[True] * (len(refs) - len(arguments))]
+            return body(*(x.at[lax.axis_index(name)] if it else x for x, it in zip(refs, has, strict=True)), **scratch)
+
+        into = [x if it else jnp.broadcast_to(x, (size, *x.shape)) for x, it in zip(into, has_it[0], strict=True)]
+        out = [jax.ShapeDtypeStruct((size, *x.shape), x.dtype) for x in out_type]
+        axes = mesh | {"grid": (size, *mesh["grid"]), "grid_names": (name, *mesh["grid_names"])}
+        found = _in_place(own, into, out_type=out, scratch_types=scratch_types, **axes)(*arguments)
+        return found, [True] * len(found)
+
+    return lambda *arguments: run(list(into), list(arguments))
 
 
 def factor(*shape: int, dtype):
