@@ -20,6 +20,8 @@ from tests.rules.test_linear_kernel import check_auto, near, somewhere  # noqa: 
 from ttt_teach import SwiGLU, lact
 from ttt_teach.rules.door import on_hopper
 from ttt_teach.rules.lact import kernel as kernels
+from ttt_teach.rules.lact.definition import length
+from ttt_teach.rules.lact.steps import restored
 from ttt_teach.solvers.newton_schulz import SCHED5, newton_schulz
 
 pytestmark = pytest.mark.timeout(300, method="thread")  # a kernel that waits for ever does not see signals
@@ -66,11 +68,11 @@ def check(got, want, tol):
 
 
 def test_values_and_gradients():
-    """Two chunks, the second of 70 tokens; then slopes 2^-20 as large, and keys and rates of zero.
+    """Three chunks, the last of 40 tokens; then slopes 2^-20 as large, and keys and rates of zero.
 
     A rounding of the 16-bit factors is at most 2^-9, and each number goes through three or four of them.
     """
-    args = draw()
+    args = draw(T=2 * C + 40, momentum=True)
     rule = partial(results, "kernel", muon=False)
     slopes = drawn_like(jax.eval_shape(rule, args))
     got = pull(rule, args, slopes)
@@ -91,6 +93,28 @@ def test_muon_and_momentum_in_float16():
     """Newton-Schulz brings up what is small in a direction, its roundings too."""
     args = draw(1, dtype="float16", momentum=True)
     check(results("kernel", args), results("definition", exact(args)), TOLERANCE["muon"])
+
+
+@pytest.mark.parametrize("width", [D, 2 * D])
+def test_a_write_and_its_slopes(width):
+    """As autodiff of ``restored``; one row begins at 0, one becomes 0. What the chunk finds is not rounded here."""
+    rng = np.random.default_rng(6)
+    W, s, *slopes = jnp.asarray(rng.normal(size=(5, 1, 2, D, width)), jnp.float32)
+    W, s = W.at[0, 0, 3].set(0), s.at[0, 1, 5].set(-W[0, 1, 5])
+    norms, blank = length(W)[..., 0], jnp.zeros((2, 2, D, width), jnp.float32)
+    (new,), (found,), (sizes,) = jax.jit(kernels.written)(
+        jnp.int32(1), *([x] for x in (W, s, norms, blank, blank[..., 0]))
+    )
+    want, back = jax.vjp(restored, *exact((W + s, norms[..., None])))
+    check(new, want, 1e-6)
+    np.testing.assert_array_equal(found, jnp.concatenate([blank[:1], new]))
+
+    read = jnp.stack([blank[0], slopes[0][0]])
+    given = *slopes[1:], read, found, sizes, norms, jnp.ones_like(norms)
+    (dW,), (dnorms,) = jax.jit(kernels._written_back)(jnp.int32(0), *([x] for x in given))
+    dZ, dn = back(sum(exact(slopes)))
+    check((dW[0, 1, 5], dnorms - 1), (dZ[0, 1, 5], dn[..., 0].at[0, 0, 3].set(0)), 1e-6)
+    check(dW.at[0, 1, 5].set(0), dZ.at[0, 1, 5].set(0), 1e-6)  # that row's are 10^5 times as long
 
 
 def two_steps(G):
@@ -168,6 +192,21 @@ def test_lowers_for_hopper_without_one(width, launches):
         traced = jax.jit(lambda *args: chunk_and_slopes(*args)).trace(*one_chunk(2048, width))
         lowered = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert lowered.count("mosaic_gpu_v2") == launches
+
+
+@pytest.mark.parametrize("width", [384, 768])
+def test_a_write_lowers_for_hopper_without_one(width):
+    single = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    W, rows, found = single((1, 3, width, width)), single((1, 3, width)), single((16, 3, width, width))
+    given = W, W, rows, found.update(dtype=jnp.bfloat16), single((16, 3, width)), found
+
+    def there_and_back(W, s, norms, found, sizes, read):
+        made = kernels.written(jnp.int32(1), [W], [s], [norms], [found], [sizes])
+        return made, kernels._written_back(jnp.int32(0), [W], [s], [read], [found], [sizes], [norms], [norms])
+
+    with contextlib.nullcontext() if on_hopper() else plgpu.force_gpu_interpret_mode(None):
+        lowered = jax.jit(there_and_back).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+    assert lowered.count("mosaic_gpu_v2") == 2
 
 
 def test_what_it_does_not_cover_is_named():

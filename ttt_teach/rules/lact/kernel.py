@@ -4,13 +4,15 @@
 left. Its reads want nothing but those weights, so they come after all writes, every chunk at once (``from_the_start``).
 The gradient has the same shape: all reads first, then the chain backwards.
 
-**Little is moved between launches.** A launch is given whole arrays and the number of its chunk; the three matrices
-are one array, if they have one shape; gradients of weights are added where they are made. The sequence has a gradient
-by hand for that: JAX's own would add each chunk's gradient to arrays of the whole sequence.
+**Little is moved between launches.** A launch is given whole arrays and the number of its chunk, and writes there in
+place; the three matrices are one array, if they have one shape; gradients of weights are added where they are needed.
+The sequence has a gradient by hand for that: JAX's own would add each chunk's gradient to arrays of the whole sequence.
+What stands between two chunks, the step and the rows at their norms again, is one launch too (``written``): as four of
+XLA's it took a fifth of the forward pass.
 
 **What is kept.** A chunk's read and direction have a gradient by hand that goes through them again, so a sequence keeps
-its tokens and, of each chunk, the weights it found (16 bits, as the products read them), the weights before their rows
-were restored and, with Muon or momentum, the direction.
+its tokens and, of each chunk, the weights it found (16 bits, as the products read them), how long their rows were
+before they were restored and, with Muon or momentum, the direction.
 
 **Three kinds of products**, and a kernel for each:
 
@@ -40,8 +42,9 @@ from jaxtyping import Float, Int
 
 from ttt_teach.rules import tiles
 from ttt_teach.rules.lact.chunk import from_within
+from ttt_teach.rules.lact.definition import GUARD as ROW_GUARD
 from ttt_teach.rules.lact.definition import SwiGLU
-from ttt_teach.rules.lact.steps import Memory, emptied, restored, scheduled, write
+from ttt_teach.rules.lact.steps import Memory, emptied, scheduled, write
 from ttt_teach.rules.tiles import SIDE, by_row, transposed
 from ttt_teach.solvers.newton_schulz import GUARD, broad, to_length_1
 
@@ -143,6 +146,7 @@ def from_the_start(W, M, norms, tokens, chunk, muon) -> tuple[Memory, Array]:
 # -- the matrices of a memory, and where a launch finds its chunks -----------------------------------------------------
 
 Bank = tuple[Float[Array, "N m R C"], ...]  # the memory of N chunks: m = 3, one array, if the three have one shape
+Rows = tuple[Float[Array, "N m R"], ...]  # a number for each of its rows
 
 
 def bank(W: SwiGLU) -> Bank:
@@ -150,8 +154,9 @@ def bank(W: SwiGLU) -> Bank:
     return (jnp.stack(W)[None],) if len({w.shape for w in W}) == 1 else tuple(w[None, None] for w in W)
 
 
-def lengths(norms: SwiGLU, memory: Bank) -> Bank:
+def lengths(norms: SwiGLU, memory: Bank) -> Rows:
     """The rows' initial norms, as the bank has its matrices."""
+    norms = [x[:, 0] for x in norms]
     return (jnp.stack(norms)[None],) if len(memory) == 1 else tuple(x[None, None] for x in norms)
 
 
@@ -192,9 +197,9 @@ def put(axis, n, x, part):
     return lax.dynamic_update_slice_in_dim(x, part, n, axis)
 
 
-@batched
-def at(axis, n, x):
-    return lax.dynamic_slice_in_dim(x, n, 1, axis)
+def unset(like: Array, shape: tuple, dtype) -> Array:
+    """An array that is to be written, of so many heads as ``like`` has. Zeros would be written first."""
+    return batched(lambda axis, _, x: lax.empty((*x.shape[:axis], *shape), dtype))(jnp.int32(0), like)
 
 
 class Span(NamedTuple):
@@ -243,27 +248,31 @@ def _walk(chunk, muon, keep, W, M, norms, q, k, v, rates, betas):
     N, scale = len(k) // rows, lift(rates, k.dtype)
     scaled = rates * scale
 
-    def close(W, M, d, norms, beta):
+    def push(M, d, beta):
         if M is not None:
             d = M = jax.tree.map(lambda M, d: beta / chunk * M + d, M, d)
-        s = d if muon is None else orthogonals(d, muon)
-        return jax.tree.map(lambda w, s, n0: restored(w + s, n0), W, s, norms), M
+        return d if muon is None else orthogonals(d, muon), M
 
-    def met(W, found, n):
-        """Chunk n meets these weights."""
-        found = jax.tree.map(partial(put, n), found, halved(W, k.dtype))
-        return _direction(Span(rows, 1, n[None]), found, k, v, scaled, scale), found
+    def met(n, found):
+        return _direction(Span(rows, 1, n[None]), found, k, v, scaled, scale)
 
     def step(carry, n):
-        W, M, d, found = carry
-        given = W, M, d, norms, None if betas is None else betas[n - 1]
-        (W, M), back = jax.vjp(close, *given) if keep else (close(*given), None)
-        return (W, M, *met(W, found, n)), back
+        W, M, d, found, sizes = carry
+        given = M, d, None if betas is None else betas[n - 1]
+        (s, M), back = jax.vjp(push, *given) if keep else (push(*given), None)
+        W, found, sizes = written(n, W, s, norms, found, sizes)
+        return (W, M, met(n, found), found, sizes), back
 
-    found = tuple(jnp.zeros((N, *w.shape[1:]), k.dtype) for w in W)
-    (W, M, d, found), backs = lax.scan(step, (W, M, *met(W, found, jnp.int32(0))), jnp.arange(1, N, dtype=jnp.int32))
+    def begun(w):
+        """Where the chunks find their weights, the first chunk's there."""
+        return put(jnp.int32(0), unset(w, (N, *w.shape[1:]), k.dtype), w.astype(k.dtype))
+
+    found = tuple(begun(w) for w in W)
+    sizes = tuple(unset(w, (N, *w.shape[1:3]), jnp.float32) for w in W)
+    start = W, M, met(jnp.int32(0), found), found, sizes
+    (W, M, d, found, sizes), backs = lax.scan(step, start, jnp.arange(1, N, dtype=jnp.int32))
     o = _read(Span(rows, N, jnp.zeros(1, jnp.int32)), found, q)
-    return (o, W, M, d), (found, backs)
+    return (o, W, M, d), (found, sizes, backs)
 
 
 def _sequence_forward(chunk, muon, W, M, norms, *tokens):
@@ -272,36 +281,110 @@ def _sequence_forward(chunk, muon, W, M, norms, *tokens):
 
 
 def _sequence_back(chunk, muon, kept, slopes):
-    """All reads, then the chain from its end; what a chunk's reads add to the slope of its weights is added there."""
-    found, backs, norms, q, k, v, rates, betas = kept
+    """All reads, then the chain from its end: back through what a chunk found, then through the step that led to it."""
+    found, sizes, backs, norms, q, k, v, rates, betas = kept
     do, dW, dM, D = slopes
     rows = -(-chunk // ROWS) * ROWS
     N = len(k) // rows
     read_dW, dq = _read_back(Span(rows, N, jnp.zeros(1, jnp.int32)), found, q, do)
     turned = out_turned(found)
 
-    def met(dW, D, n, sums):
-        span = Span(rows, 1, n[None])
-        more, *of_chunk = _direction_back(span, found, turned, k, v, rates, D)
-        dW = jax.tree.map(lambda x, y, z: x + y + at(n, z), dW, more, read_dW)
-        return dW, tuple(put(n * rows, x, y) for x, y in zip(sums, of_chunk, strict=True))
+    def met(n, D, dk, dv, drates):
+        dW, dk, dv, dlr = _direction_back(Span(rows, 1, n[None]), found, turned, k, v, rates, D, (dk, dv))
+        return dW, (dk, dv, put(n * rows, drates, dlr))
 
     def step(carry, given):
         n, back = given
-        dW, dM, D, dnorms, sums = carry
-        dW, sums = met(dW, D, n, sums)
-        dW, dM, D, slope, dbeta = back((dW, dM))
-        return (dW, dM, D, jax.tree.map(jnp.add, dnorms, slope), sums), dbeta
+        dW, more, dM, dnorms, sums = carry
+        dW, dnorms = _written_back(n, dW, more, read_dW, found, sizes, norms, dnorms)
+        dM, D, dbeta = back((dW, dM))
+        more, sums = met(n, D, *sums)
+        return (dW, more, dM, dnorms, sums), dbeta
 
-    sums = jnp.zeros_like(k), jnp.zeros_like(v), jnp.zeros((len(k), 3), jnp.float32)
-    start = dW, dM, D, jax.tree.map(jnp.zeros_like, norms), sums
-    (dW, dM, D, dnorms, sums), dbetas = lax.scan(step, start, (jnp.arange(1, N, dtype=jnp.int32), backs), reverse=True)
-    dW, (dk, dv, drates) = met(dW, D, jnp.int32(0), sums)
+    sums = unset(k, k.shape, k.dtype), unset(v, v.shape, v.dtype), unset(k, (len(k), 3), jnp.float32)
+    more, sums = met(jnp.int32(N - 1), D, *sums)
+    chain = jnp.arange(N - 1, dtype=jnp.int32), backs
+    start = dW, more, dM, jax.tree.map(jnp.zeros_like, norms), sums
+    (dW, more, dM, dnorms, sums), dbetas = lax.scan(step, start, chain, reverse=True)
+    dW = jax.tree.map(lambda x, y, z: x + y + z[:1], dW, more, read_dW)
+    dk, dv, drates = sums
     dbetas = None if betas is None else jnp.append(dbetas, 0)
     return dW, dM, dnorms, dq, dk, dv, drates.T, dbetas
 
 
 sequence.defvjp(_sequence_forward, _sequence_back)
+
+
+# -- the write that ends a chunk, and its gradient ---------------------------------------------------------------------
+
+HIGH = 8  # rows in a block: a warp has two of them, its lanes four neighbouring numbers each of every 128
+BY_WARP = plgpu.Layout.TILED(plgpu.Tiling(((4, 128), (4,))), warp_dims=(-3,), lane_dims=(-2,), vector_dim=-1)
+
+
+def of_rows(x, layout=BY_WARP) -> Array:
+    """To registers, in float32."""
+    return plgpu.load(x, layout=layout, optimized=False).astype(jnp.float32)
+
+
+def of_each(x) -> Array:
+    """A number for each row."""
+    return of_rows(x, BY_WARP.reduce(1))
+
+
+def spread(x: Array, like: Array) -> Array:
+    return plgpu.layout_cast(lax.broadcast_in_dim(x, like.shape, (0,)), BY_WARP)
+
+
+def by_rows(body, bank: Array, into: list[Array], *arguments: Array) -> list[Array]:
+    """``body(matrix, rows, *references)`` for a few rows of a matrix of the bank at a time."""
+
+    def block(*refs):
+        body(lax.axis_index("matrix"), pl.ds(lax.axis_index("rows") * HIGH, HIGH), *refs)
+
+    _, m, R, _ = bank.shape
+    return tiles.kernel(block, into=into, grid=(m, R // HIGH), grid_names=("matrix", "rows"))(*arguments)
+
+
+def written(n, W: Bank, s: Bank, norms: Rows, found: Bank, sizes: Rows) -> tuple[Bank, Bank, Rows]:
+    """W + s, its rows at their initial norms (``restored``), in the place of W, and in 16 bits where chunk n finds it.
+
+    Kept is |w + s| of every row: all else that the gradient wants is in what the chunk finds.
+    """
+
+    def body(i, rows, n_g, s_g, norm_g, w_g, found_g, size_g):
+        z = of_rows(w_g.at[0, i, rows]) + of_rows(s_g.at[0, i, rows])
+        size = jnp.sqrt(jnp.sum(z * z, axis=1))
+        w = z * spread(of_each(norm_g.at[0, i, rows]) / (size + ROW_GUARD), z)
+        w_g[0, i, rows] = w
+        found_g[n_g[0], i, rows] = w.astype(found_g.dtype)
+        size_g[n_g[0], i, rows] = size
+
+    parts = zip(W, s, norms, found, sizes, strict=True)
+    made = [by_rows(body, w, [w, h, size], n[None], d, n0) for w, d, n0, h, size in parts]
+    return tuple(zip(*made, strict=True))
+
+
+def _written_back(n, dW: Bank, more: Bank, read_dW: Bank, found: Bank, sizes: Rows, norms: Rows, dnorms: Rows):
+    """The slope of W + s from those of what chunk n + 1 found, which are three; and of the norms, added up.
+
+    With u along a row of z = w + s, and what its norm n0 has for a slope, p = <u, g> |z| / (|z| + guard): the slope of
+    z is n0 / (|z| + guard) (g - p u). A row of zeros has none, and one whose initial norm is 0 stays 0.
+    """
+
+    def body(i, rows, n_g, more_g, read_g, found_g, size_g, norm_g, dw_g, dnorm_g):
+        n = n_g[0] + 1
+        g = of_rows(dw_g.at[0, i, rows]) + of_rows(more_g.at[0, i, rows]) + of_rows(read_g.at[n, i, rows])
+        w, size = of_rows(found_g.at[n, i, rows]), of_each(size_g.at[n, i, rows])
+        squares = jnp.sum(w * w, axis=1)
+        each = jnp.where(squares > 0, lax.rsqrt(squares), 0)  # u = w each
+        p = jnp.sum(w * g, axis=1) * each * size / (size + ROW_GUARD)
+        ratio = of_each(norm_g.at[0, i, rows]) / (size + ROW_GUARD)
+        dw_g[0, i, rows] = spread(ratio, g) * (g - spread(p * each, g) * w)
+        dnorm_g[0, i, rows] = of_each(dnorm_g.at[0, i, rows]) + p
+
+    parts = zip(dW, more, read_dW, found, sizes, norms, dnorms, strict=True)
+    made = [by_rows(body, dw, [dw, dn0], n[None], *given, n0) for dw, *given, n0, dn0 in parts]
+    return tuple(zip(*made, strict=True))
 
 
 # -- what is done to a chunk, and its gradient -------------------------------------------------------------------------
@@ -355,9 +438,9 @@ def _read_back(span, W, q, do):
 
     rates = jnp.broadcast_to(scale, (1, len(q)))
     (da, du, h), _ = strips(span, [q, do], W, GATE_UP_OUT, hidden, results=3, rates=rates)
-    dW = over_tokens(span, [(da, q), (du, q), (do, h)], jnp.stack([scale, scale, jnp.float32(1)]), W)
+    dW = over_tokens(span, [(da, q), (du, q), (do, h)], [scale, scale, jnp.float32(1)], W)
     gate, up, _ = taken(W)
-    (dq,) = over_hidden(span, [[(da, gate), (du, up)]], scale)
+    (dq,) = over_hidden(span, [[(da, gate), (du, up)]], scale, [unset(q, q.shape, q.dtype)])
     return dW, dq
 
 
@@ -382,15 +465,18 @@ def _direction(span, W, k, v, rates, scale):
         return [lr_gate * e * u * s1, lr_up * e * s, lr_out * s * u], ()
 
     (g, p, h), _ = strips(span, [k, v], W, GATE_UP_OUT, hidden, results=3, rates=rates, parts=2)
-    return over_tokens(span, [(g, k), (p, k), (v, h)], jnp.broadcast_to(scale, (3,)), W)
+    return over_tokens(span, [(g, k), (p, k), (v, h)], [scale] * 3, W)
 
 
 def _direction_forward(W, k, v, rates):
     return direction_alone(W, k, v, rates), (halved(W, k.dtype), k, v, rates)
 
 
-def _direction_back(span, W, turned, k, v, rates, D):
-    """All of it is linear in D, so D may be brought near 1 first, and the results back. ``turned``: W's out'."""
+def _direction_back(span, W, turned, k, v, rates, D, into):
+    """All of it is linear in D, so D may be brought near 1 first, and the results back.
+
+    ``turned``: W's out'; ``into``: the arrays in which the slopes of k and v have their places.
+    """
     scale = lift(jnp.stack([jnp.max(jnp.abs(d)) for d in D]), k.dtype)
     D = halved(tuple(scale * d for d in D), k.dtype)
 
@@ -408,16 +494,17 @@ def _direction_back(span, W, turned, k, v, rates, D):
     d_turned = out_turned(D)
     of = (*W, *D, turned[0], d_turned[0])
     (da, du, de, g, p, h), dlr = strips(span, [k, v], of, BY_TWO, hidden, results=6, rates=rates, sums=3, parts=2)
-    dW = over_tokens(span, [(da, k), (du, k), (v, de)], jnp.broadcast_to(scale, (3,)), W)
+    dW = over_tokens(span, [(da, k), (du, k), (v, de)], [scale] * 3, W)
     (gate, up, _), (d_gate, d_up, _) = taken(W), taken(D)
     dk = [(g, d_gate), (p, d_up), (da, gate), (du, up)]
-    dk, dv = over_hidden(span, [dk, [(h, d_turned), (de, turned)]], scale)
+    dk, dv = over_hidden(span, [dk, [(h, d_turned), (de, turned)]], scale, into)
     return dW, dk, dv, dlr / scale
 
 
 def _direction_alone_back(kept, D):
     W, k, v, rates = kept
-    dW, dk, dv, dlr = _direction_back(alone(k), W, out_turned(W), k, v, rates, D)
+    into = [unset(x, x.shape, x.dtype) for x in (k, v)]
+    dW, dk, dv, dlr = _direction_back(alone(k), W, out_turned(W), k, v, rates, D, into)
     return dW, dk, dv, dlr.T
 
 
@@ -679,7 +766,7 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
 # -- out of it ---------------------------------------------------------------------------------------------------------
 
 
-def over_tokens(span: Span, products: list[tuple[Array, Array]], scales: Array, like: Bank) -> Bank:
+def over_tokens(span: Span, products: list[tuple[Array, Array]], scales: list[Array], like: Bank) -> Bank:
     """x' y / scale of every ``x [C, A]``, ``y [C, N]``, in float32, laid out as ``like``."""
     if any(wide(x.shape[1], y.shape[1]) for x, y in products):
         found = [
@@ -689,7 +776,7 @@ def over_tokens(span: Span, products: list[tuple[Array, Array]], scales: Array, 
     outputs = [jax.ShapeDtypeStruct((span.chunks, *w.shape[1:]), jnp.float32) for w in like]
     sums = [[(x, (y, None))] for x, y in products]
     columns = broadest([w.shape[3] for w in like]) if span.chunks > 1 else (ROWS,)  # one chunk has few blocks as it is
-    return tuple(_totals(span, sums, 1 / scales, outputs, slots(outputs), columns=columns, tokens=True))
+    return tuple(_totals(span, sums, scales, slots(outputs), out_type=outputs, columns=columns, tokens=True))
 
 
 def broadest(widths: list[int]) -> tuple[int, ...]:
@@ -697,22 +784,22 @@ def broadest(widths: list[int]) -> tuple[int, ...]:
     return next(x for x in ((192, 192), (192,), (ROWS,)) if all(width % sum(x) == 0 for width in widths))
 
 
-def over_hidden(span: Span, sums: list[list], scale: Array) -> list[Array]:
-    """The sum of x y / scale over the pairs of each, ``x [C, M]``, ``y [N, m, M, D]`` and a place, in 16 bits."""
-    dtype = sums[0][0][0].dtype
+def over_hidden(span: Span, sums: list[list], scale: Array, into: list[Array]) -> list[Array]:
+    """The sum of x y / scale over the pairs of each, ``x [C, M]``, ``y [N, m, M, D]`` and a place, in 16 bits.
+
+    ``into``: the arrays in which those tokens have their places.
+    """
     if any(wide(*y.shape[2:]) for pairs in sums for _, (y, _) in pairs):
         pairs = [[(span.tokens(x), span.of(y)[:, i]) for x, (y, i) in pairs] for pairs in sums]
         joined = [[jnp.concatenate(z, axis=2 - i) for i, z in enumerate(zip(*p, strict=True))] for p in pairs]
-        return [(summed(x, y) / scale).astype(dtype).reshape(-1, y.shape[2]) for x, y in joined]
-    widths = [pairs[0][1][0].shape[3] for pairs in sums]
-    outputs = [jax.ShapeDtypeStruct((1, 1, span.rows * span.chunks, width), dtype) for width in widths]
-    scales = jnp.broadcast_to(1 / scale, (len(sums),))
-    found = _totals(span, sums, scales, outputs, slots(outputs), columns=broadest(widths), tokens=False)
-    return [x[0, 0] for x in found]
+        found = [(summed(x, y) / scale).astype(x.dtype).reshape(-1, y.shape[2]) for x, y in joined]
+        return [put(span.first[0] * span.rows, x, part) for x, part in zip(into, found, strict=True)]
+    place, columns = [(i, None) for i in range(len(sums))], broadest([x.shape[1] for x in into])
+    return _totals(span, sums, [scale] * len(sums), place, into=into, columns=columns, tokens=False)
 
 
-def _totals(span, sums, scales, outputs, place, *, columns, tokens):
-    """Sums of products times their scales: over the rows of x and y (tokens), or the columns of x (hidden layer).
+def _totals(span, sums, scales, place, *, into=(), out_type=(), columns, tokens):
+    """Sums of products over their scales: over the rows of x and y (tokens), or the columns of x (hidden layer).
 
     A block has 128 x ``columns`` of one sum, 64 rows for each of its two warpgroups; 384 x 384 over the tokens are 9
     blocks of 128 columns for each head and matrix, 2048 tokens x 384 are 16 blocks of 2 x 192, of which a thread has
@@ -723,10 +810,11 @@ def _totals(span, sums, scales, outputs, place, *, columns, tokens):
     shapes = [(x.shape[1] if tokens else span.rows, y.shape[-1]) for ((x, (y, _)), *_) in sums]
     blocks = [(rows // ROWS) * (over // width) for rows, over in shapes]
 
-    def body(first_g, scales_g, *refs, x_s, y_s, full, free):
+    def body(first_g, *refs, x_s, y_s, full, free):
         refs = iter(refs)
+        scale_g = [next(refs) for _ in scales]
         pair_g = [(next(refs), next(refs)) for _ in flat]
-        out_g = [next(refs) for _ in outputs]
+        out_g = list(refs)
         wg, tile, first = lax.axis_index("wg"), lax.axis_index("tile"), first_g[0]
         chunk, tile = lax.div(tile, jnp.int32(sum(blocks))), lax.rem(tile, jnp.int32(sum(blocks)))
         half = pl.ds(wg * SIDE, SIDE)
@@ -763,10 +851,11 @@ def _totals(span, sums, scales, outputs, place, *, columns, tokens):
 
             found = streamed(len(pairs) * deep, ring, fetch, factors, columns, wg, full, free)
             array, at = place[index]
-            mine = row + wg * SIDE
-            mine, chunk_out = (mine, chunk) if tokens else (chunk * span.rows + mine, 0)
+            out, mine = out_g[array], row + wg * SIDE
+            out = out.at[chunk, at] if tokens else out
+            mine = pl.ds(mine if tokens else start(into[array]) + mine, SIDE)
             for x, cols in zip(found, across, strict=True):
-                out_g[array][chunk_out, at, pl.ds(mine, SIDE), cols] = (x * scales_g[index]).astype(outputs[0].dtype)
+                out[mine, cols] = (x * (1 / scale_g[index][0])).astype(out.dtype)
 
         before = 0
         for index, (count, pairs) in enumerate(zip(blocks, sums, strict=True)):
@@ -776,7 +865,8 @@ def _totals(span, sums, scales, outputs, place, *, columns, tokens):
 
     return tiles.kernel(
         body,
-        out_type=outputs,
+        into=into,
+        out_type=out_type,
         grid=(span.chunks * sum(blocks),),
         grid_names=("tile",),
         num_threads=2,
@@ -787,7 +877,7 @@ def _totals(span, sums, scales, outputs, place, *, columns, tokens):
             "full": plgpu.Barrier(num_arrivals=1 + len(columns), num_barriers=ring),
             "free": plgpu.Barrier(num_arrivals=2, num_barriers=ring),
         },
-    )(span.first, scales, *(z for pair in flat for z in pair))
+    )(span.first, *(x.reshape(1) for x in scales), *(z for pair in flat for z in pair))
 
 
 def streamed(total, ring, fetch, factors, columns, wg, full, free):
