@@ -98,14 +98,14 @@ def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
     """o_t = sum_i zeta_ti (scale a_t . b_i) c_i, the last state and, if ``keep``, the state before each chunk.
 
     Forwards i <= t and (a, b, c) = (q, k, v); backwards i >= t, (k, q, do) and zeta_it. In shared memory (K = 128): a
-    and b 16 KB and c 8 KB, each twice, the scores (and then o) 8 KB, the 16-bit copy of S 16 KB: 105 KB with the
+    and b 16 KB and c 8 KB, each twice, o 8 KB, the 16-bit copy of S 16 KB: 105 KB with the
     decays, two blocks an SM. S itself, K x 64 float32, stays in registers from the first chunk to the last.
     """
     (B, T, H, K), V, dtype = a.shape, c.shape[-1], c.dtype
     N = tiles.chunks(T)
     decays, starts = G is not None, S is not None
 
-    def body(*refs, a_s, b_s, c_s, g_s, g2_s, p_s, S_s, arrived):
+    def body(*refs, a_s, b_s, c_s, g_s, g2_s, o_s, S_s, arrived):
         refs = iter(refs)
         a_g, b_g, c_g = next(refs), next(refs), next(refs)
         G_g, first_g = next(refs) if decays else None, next(refs) if starts else None
@@ -153,20 +153,17 @@ def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
                 reads, writes = (writes, reads) if backward else (reads, writes)
             else:
                 scores = jnp.where(mask, scores, 0.0)
-            plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last o has left p_s
-            p_s[...] = (scores * scale).astype(dtype)
-            plgpu.commit_smem()
-
-            inside, o = products([(p_s, c)], [(a, S_s)])
+            inside, o = products([((scores * scale).astype(dtype), c)], [(a, S_s)])
             o = o * by_row(reads) if decays else o
             o = inside + (o if backward else o * scale)
-            plgpu.commit_smem()  # all 128 threads are done with the scores, whose place o takes, and with c
-            p_s[...] = o.astype(dtype)
+            plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last o has left
+            plgpu.commit_smem()  # all 128 threads are done with c
+            o_s[...] = o.astype(dtype)
             if decays or backward:
                 left = tiles.read(c) * (scale if backward else 1.0)
                 c[...] = (left * by_row(writes) if decays else left).astype(dtype)
             plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(p_s, o_g.at[bi, pl.ds(place(n) * SIDE, SIDE), h, mine])
+            plgpu.copy_smem_to_gmem(o_s, o_g.at[bi, pl.ds(place(n) * SIDE, SIDE), h, mine])
 
             fade = jnp.exp(end) if decays else 1.0
             written = products(*([(transposed(block(b, j)), c)] for j in range(K // SIDE)))
@@ -202,7 +199,7 @@ def walk(a, b, c, G, S, *, scale, backward=False, keep=False):
             "c_s": tiles.factor(2, SIDE, SIDE, dtype=dtype),
             "g_s": plgpu.SMEM((2, SIDE), jnp.float32),  # G twice: one load cannot be laid out by row and by column
             "g2_s": plgpu.SMEM((2, SIDE), jnp.float32),
-            "p_s": tiles.factor(SIDE, SIDE, dtype=dtype),
+            "o_s": tiles.factor(SIDE, SIDE, dtype=dtype),
             "S_s": tiles.factor(K, SIDE, dtype=dtype),
             "arrived": plgpu.Barrier(num_arrivals=5 if decays else 3, num_barriers=2),
         },
