@@ -132,6 +132,12 @@ def test_long_collinear_keys(solver):
     check(read(args, solver), exact(args), 5e-3)
 
 
+def test_small_weights_keep_their_digits():
+    args, _ = draw(10, T=9, state=False)
+    args |= {n: 1e-6 * args[n] for n in ("beta", "lam")}
+    check(read(args, CG(20, 1e-4)), exact(args), 5e-3)
+
+
 def test_a_reset_leaves_no_trace_and_no_nan():
     """log_decay of -inf: a decay of zero, also on the first token of a chunk, with gradients."""
     args, slopes = draw(1, T=72)

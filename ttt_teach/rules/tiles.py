@@ -14,6 +14,7 @@ finds a wait for an engine that is missing, but not a missing barrier among the 
 """
 
 import os
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -82,12 +83,16 @@ def refusal(**arrays: Array) -> str | None:
 PARAMS = plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup, approx_math=True)
 
 
-def kernel(body, *, into=(), **options):
+def kernel(body, *, into=(), barriers=True, **options):
     """``plgpu.kernel``; ``into``: arrays that are written in place, and come back before what is new.
 
     The body sees its arguments, these arrays, the new results. What it does not write of the arrays stays as it was.
+    barriers: whether Mosaic adds one among the threads before and after each write of shared memory and before each
+    copy. Without, the body has all that are needed; ``commit_smem`` and ``wait_smem_to_gmem`` are.
     """
-    return _in_place(body, into, **options) if into else plgpu.kernel(body, compiler_params=PARAMS, **options)
+    if into:
+        return _in_place(body, into, **options)
+    return plgpu.kernel(body, compiler_params=replace(PARAMS, unsafe_no_auto_barriers=not barriers), **options)
 
 
 def _in_place(body, into, *, out_type=(), scratch_types=None, **mesh):
@@ -152,6 +157,26 @@ def products(*sums):
         return tuple(acc[...] for acc in accumulators)
 
     shapes = [(pairs[0][0].shape[0], pairs[0][1].shape[1]) for pairs in sums]
+    return pl.run_scoped(run, *(plgpu.ACC(shape, jnp.float32) for shape in shapes))
+
+
+def products_with(more, first, *sums):
+    """``products`` of sums, to which is added what ``more`` makes of the product ``first``: pairs for each of them.
+
+    They are issued before ``more`` computes.
+    """
+
+    def run(head, *accumulators):
+        for acc, pairs in zip((head, *accumulators), (first, *sums), strict=True):
+            for x, y in pairs:
+                add_product(acc, x, y)
+        found = plgpu.wgmma_accumulator_load(head, wait_n=sum(len(pairs) for pairs in sums))
+        for acc, pairs in zip(accumulators, more(found), strict=True):
+            for x, y in pairs:
+                add_product(acc, x, y)
+        return tuple(acc[...] for acc in accumulators)
+
+    shapes = [(pairs[0][0].shape[0], pairs[0][1].shape[1]) for pairs in (first, *sums)]
     return pl.run_scoped(run, *(plgpu.ACC(shape, jnp.float32) for shape in shapes))
 
 

@@ -24,15 +24,18 @@ dG_t = u_t'diag(lam) x_t - beta_t dbeta_t, and G_C gets what the whole chunk han
 **Numbers.** Every product has bfloat16 factors and a float32 sum; float16 arguments come as a sum of two bfloat16. What
 the solver reads is twice that, 16 bits: H (with 8, at 4096 collinear keys, H + Lam is indefinite), the scores inside
 the chunk, x; and G, which with 8 bits makes o 15 % wrong there (1 % at keys of condition number 2000). The direction p
-is rounded to 8 bits, and **the rounded p** is what x and r are updated with, so r stays the residual of x; only the
-conjugacy suffers, and no step is lost. So the error of x is that of A: 5e-4 at a condition number of 16000. bfloat16
-has the exponents of float32: an upstream gradient of 1e-6 costs no digits.
+is rounded to 8 bits, and **the rounded p** is what x and r are updated with, so r stays the residual of x, also with a
+step of r.z / p.A p, as if p were not rounded; only the conjugacy suffers, and hardly a step is lost. So the error of x
+is that of A: 5e-4 at a condition number of 16000. bfloat16 has the exponents of float32: an upstream gradient of 1e-6
+costs no digits.
 
-**What limits it** (H200, B 16, T 2048, H 12, D 128, bfloat16, CG to 3e-3, which takes 9 steps). The walk takes 0.30 ms
-for 0.94 GB, 0.69 of which it writes, at 3.1 TB/s; ``read`` 0.21 for 0.9 GB and the walk back 0.20 for 0.7: memory.
-``between`` takes 0.47 ms for 1.4 GB, and has to wait for a second load in the middle. ``solve`` takes most, 1.04 ms: a
-step multiplies 64 x 128 x 448 numbers twice over, 1800 cycles of a tensor core that 2 blocks share, 0.06 ms for all
-6144 chunks; it takes 0.11, since two warps a scheduler do not hide what each waits for.
+**What limits it** (H200, B 16, T 2048, H 12, D 128, bfloat16, CG to 3e-3). The walk takes 0.30 ms for
+0.94 GB, 0.69 of which it writes, at 3.1 TB/s; ``read`` 0.21 for 0.9 GB and the walk back 0.20 for 0.7: memory.
+``between`` takes 0.47 ms for 1.4 GB, and has to wait for a second load in the middle. ``solve`` takes most: a step
+multiplies 64 x 128 x 448 numbers twice over, 1800 cycles of a tensor core that 2 blocks share, 0.47 ms for all 6144
+chunks and the 9.8 steps that they take on average. It took 0.85 ms when a step had 1250 instructions a warp, 86 more
+than now: a warp issues a product whose first factor is in registers as fast as the tensor core takes it (a quarter of
+the samples), so what it does between is beside the other block's products only, and two blocks meet at random.
 """
 
 from functools import partial
@@ -53,6 +56,8 @@ HALF = jnp.bfloat16  # of every factor: the exponents of float32, and a second n
 RANK = 32  # directions of H that the preconditioner knows
 FLOOR = 2.0**-6  # the least share of a residual that it leaves in one
 FADED = 2.0**-60  # less than this of H and H counts as this
+# Where each thread reads float32 that it wrote itself: the threads of a warp side by side, no two in one bank.
+EIGHTS = (plgpu.TilingTransform((8, 8)), plgpu.SwizzleTransform(32))
 
 
 def refusal(q: Array, k: Array, v: Array, dtype, chunk: int, solver: CG) -> str | None:
@@ -402,6 +407,11 @@ def split(x):
     return high, (x - high.astype(jnp.float32)).astype(HALF)
 
 
+def packed(x):
+    """x in 16 bits, rounded two at a time though it is widened again: LLVM would round one by one, which is slow."""
+    return lax.optimization_barrier(x.astype(HALF))
+
+
 def cut(x):
     """The same where nobody reads the first part alone: its first bits as they are: to round is slow."""
     high = first_bits(x)
@@ -424,9 +434,10 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
     CG (solvers/cg.py), until every token of the chunk is done, on A_t / zeta_t = H + sum_i (zeta_ti / zeta_t) beta_i
     k_i k_i' + diag(lam / zeta_t), so that one sum takes p H and the scores times k. near: U and e of ``nystrom``.
 
-    In registers: x, r and A p, 64 x D float32 each. In shared memory (D = 128): H twice, its blocks on and under the
-    diagonal, 48 KB; k, p and the scores 16 KB each, zeta_ti 8: 104 KB, two blocks an SM; U is 16 KB more. p, the scores
-    and zeta_ti are written and read by the rows of a warp, which are its own; commits are for the tensor core.
+    In registers: r and A p, 64 x D float32 each, p in 16 bits and the scores. p and the weighed scores are first
+    factors and never leave them: a step waits for no store. In shared memory (D = 128): H twice, its blocks on and
+    under the diagonal, 48 KB; k 16; b and then x, which a step touches once, 32; zeta_ti beta_i 8: 104 KB, two blocks
+    an SM; U is 16 KB more. Each thread reads the x, each warp the weights that it wrote: neither needs a barrier.
     """
     P, B, T, H, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
@@ -435,7 +446,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
     cap = 10 * D if solver.max_steps is None else solver.max_steps
     least = max(solver.tol, float(jnp.finfo(jnp.float32).eps) ** 2) ** 2
 
-    def body(*refs, kp_s, s_s, H_s, zeta_s, g_s, g2_s, beta_s, lam_s, arrived, U_s=None, easy_s=None):
+    def body(*refs, k_s, H_s, bx_s, weights_s, g_s, g2_s, beta_s, lam_s, arrived, U_s=None, easy_s=None):
         refs = iter(refs)
         b_g, k_g, H_g = next(refs), next(refs), next(refs)
         g_g = next(refs) if decays else None
@@ -446,16 +457,13 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
         tokens = pl.ds(n * SIDE, SIDE)
         columns = [pl.ds(c * SIDE, SIDE) for c in range(halves)]
 
-        *k_s, p_s = parts_of(kp_s, P + 1)
-        plgpu.copy_gmem_to_smem(b_g.at[0, bi, tokens, h], p_s, arrived)
-        if Q == 2:
-            for c in range(halves):
-                plgpu.copy_gmem_to_smem(b_g.at[1, bi, tokens, h, columns[c]], s_s.at[c], arrived)
+        b_s, x_s = bx_s
+        for i in range(Q):
+            plgpu.copy_gmem_to_smem(b_g.at[i, bi, tokens, h], b_s.at[i], arrived)
         for i in range(P):
-            plgpu.copy_gmem_to_smem(k_g.at[i, bi, tokens, h], k_s[i], arrived)
+            plgpu.copy_gmem_to_smem(k_g.at[i, bi, tokens, h], k_s.at[i], arrived)
         for i in range(2):
-            for j in range(len(lower)):
-                plgpu.copy_gmem_to_smem(H_g.at[bi, h, n, i, j], H_s.at[i, j], arrived)
+            plgpu.copy_gmem_to_smem(H_g.at[bi, h, n, i], H_s.at[i], arrived)
         if decays:
             plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g_s, arrived)
             plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g2_s, arrived)
@@ -475,30 +483,27 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
         if decays:
             row = plgpu.load(g_s, layout=tiles.PER_ROW)
             column = plgpu.load(g2_s, layout=tiles.PER_COLUMN)
-            zeta_s[...] = jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf)).astype(jnp.float16)
+            zeta = jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf))
+            beta = by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN))
+            most = jnp.max(jnp.abs(beta), axis=1)  # the same in every row: float16 has few exponents
+            weights_s[...] = (zeta * (beta * by_row(ratio(jnp.ones_like(most), most)))).astype(jnp.float16)
+            spread = 1 / jnp.maximum(jnp.exp(row), FADED)
 
         def weighed(scores):
             if not decays:
                 return jnp.where(mask, scores * by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN)), 0.0)
-            zeta = tiles.read(zeta_s)
-            some = scores * by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN)) * by_row(spread)
-            return jnp.where(zeta == 0, zeta, zeta * some)  # a constant 0 would take 32 instructions more
+            weights = tiles.read(weights_s)
+            return jnp.where(weights == 0, weights, weights * (scores * by_row(spread * most)))  # not 0 inf
 
-        spread = 1 / jnp.maximum(jnp.exp(row), FADED) if decays else None
-        b = [tiles.read(block(p_s, c)) for c in range(halves)]
-        if Q == 2:
-            b = [high + tiles.read(s_s.at[c]) for c, high in enumerate(b)]
+        b = [whole_tile(columns_of(parts_of(b_s, Q), c)) for c in range(halves)]
+        plgpu.commit_smem()  # all threads have read b, whose place x takes
 
         def preconditioned(r, rr):
             if not near:
                 return r, rr
-            for c in range(halves):
-                s_s[c] = r[c].astype(HALF)
-            plgpu.commit_smem()
-            (along,) = products([(s_s.at[c], transposed(block(U_s, c))) for c in range(halves)])
-            s_s[0] = along.astype(HALF)
-            plgpu.commit_smem()
-            known = products(*([(s_s.at[0], block(U_s, c))] for c in range(halves)))
+            (along,) = products([(r[c].astype(HALF), transposed(block(U_s, c))) for c in range(halves)])
+            along = along.astype(HALF)
+            known = products(*([(along, block(U_s, c))] for c in range(halves)))
             z = tuple(
                 by_column(plgpu.load(easy_s.at[columns[c]], layout=tiles.PER_COLUMN)) * r[c] - known[c]
                 for c in range(halves)
@@ -507,76 +512,73 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
 
         unit = largest(b)  # dots must neither underflow nor overflow
         r = tuple(x * by_row(ratio(jnp.ones_like(unit), unit)) for x in b)
-        x = tuple(plgpu.layout_cast(jnp.zeros((SIDE, SIDE), jnp.float32), tiles.WGMMA) for _ in r)
+        for c in range(halves):
+            x_s[:, columns[c]] = plgpu.layout_cast(jnp.zeros((SIDE, SIDE), jnp.float32), tiles.WGMMA)
         rr = dots(r, r)
         z, rz = preconditioned(r, rr)
-        for c in range(halves):
-            p_s[:, columns[c]] = z[c].astype(HALF)
-        plgpu.commit_smem()
+        p = tuple(packed(z_c) for z_c in z)
         goal = least * rr
 
         def unfinished(rr):
             return jnp.max(plgpu.layout_cast(jnp.where(rr > goal, 1.0, 0.0), tiles.PER_ROW)) > 0
 
         def step(carry):
-            j, _, x, r, rz = carry
+            j, _, p, r, rz = carry
             anew = tiles.unforeseen_zero(j)  # 22 % of the samples on an H200 waited for spilled descriptors
-            (*k, p), s = parts_of(kp_s, P + 1, anew), parts_of(s_s, 2, anew)
-            (scores,) = products([(p, y) for y in turn(k)])
-            s_s[0], s_s[1] = cut(weighed(scores))
-            plgpu.commit_smem()
-            Ap = products(
-                *(
-                    [(block(p, d), hessian(anew + i, d, c)) for i in range(2) for d in range(halves)]
-                    + pairs(s, columns_of(k, c))
-                    for c in range(halves)
-                )
+            k = parts_of(k_s, P, anew)
+
+            def inside(scores):
+                s = cut(weighed(scores))
+                return [pairs(s, columns_of(k, c)) for c in range(halves)]
+
+            Ap = tiles.products_with(
+                inside,
+                [(p[d], transposed(block(y, d))) for y in k for d in range(halves)],
+                *([(p[d], hessian(anew + i, d, c)) for i in range(2) for d in range(halves)] for c in range(halves)),
             )
-            Ap, pr, pAp = list(Ap), jnp.zeros_like(rz), jnp.zeros_like(rz)
+            wide, Ap = [p_c.astype(jnp.float32) for p_c in p], list(Ap)
             for c in range(halves):
-                p_c = tiles.read(block(p_s, c))
-                ridge = by_column(plgpu.load(lam_s.at[columns[c]], layout=tiles.PER_COLUMN)) * p_c
+                ridge = by_column(plgpu.load(lam_s.at[columns[c]], layout=tiles.PER_COLUMN)) * wide[c]
                 Ap[c] += ridge * by_row(spread) if decays else ridge
-                pr, pAp = pr + jnp.sum(p_c * r[c], axis=1), pAp + jnp.sum(p_c * Ap[c], axis=1)
-            alpha = by_row(ratio(pr, pAp))
+            alpha = by_row(ratio(rz, dots(wide, Ap)))
             r = tuple(r_c - alpha * Ap_c for r_c, Ap_c in zip(r, Ap, strict=True))
             rr = dots(r, r)
             z, new = preconditioned(r, rr)
-            more, x = by_row(ratio(new, rz)), list(x)
-            plgpu.commit_smem()  # p is read again: without a barrier the compiler keeps it
+            more = by_row(ratio(new, rz))
             for c in range(halves):
-                p_c = tiles.read(block(p_s, c))
-                x[c] += alpha * p_c
-                p_s[:, columns[c]] = (z[c] + more * p_c).astype(HALF)
-            x = tuple(x)
-            plgpu.commit_smem()
-            return j + 1, unfinished(rr), x, r, new
+                x_s[:, columns[c]] = tiles.read(block(x_s, c)) + alpha * wide[c]
+            p = tuple(packed(z_c + more * p_c) for z_c, p_c in zip(z, wide, strict=True))
+            return j + 1, unfinished(rr), p, r, new
 
-        start = jnp.zeros((), jnp.int32), unfinished(rr), x, r, rz
-        _, _, x, _, rz = lax.while_loop(lambda s: (s[0] < cap) & s[1], step, start)
+        start = jnp.zeros((), jnp.int32), unfinished(rr), p, r, rz
+        *_, rz = lax.while_loop(lambda s: (s[0] < cap) & s[1], step, start)
         unit = jnp.where(rz < jnp.inf, unit * spread if decays else unit, jnp.nan)
+        x = [tiles.read(block(x_s, c)) * by_row(unit) for c in range(halves)]
+        plgpu.commit_smem()  # all threads have read x, whose place its parts take
         for c in range(halves):
-            high, low = split(x[c] * by_row(unit))
-            p_s[:, columns[c]], s_s[c] = high, low
+            for i, part in enumerate(split(x[c])[:parts]):
+                b_s[i, :, columns[c]] = part
         plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(p_s, x_g.at[0, bi, tokens, h])
-        if parts == 2:
-            for c in range(halves):
-                plgpu.copy_smem_to_gmem(s_s.at[c], x_g.at[1, bi, tokens, h, columns[c]])
-        plgpu.wait_smem_to_gmem(0)
+        for i in range(parts):
+            plgpu.copy_smem_to_gmem(b_s.at[i], x_g.at[i, bi, tokens, h])
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
     vector = plgpu.SMEM((SIDE,), jnp.float32)
-    copies = 1 + (Q == 2) * halves + P + 2 * len(lower) + 2 * decays + 2 + 2 * bool(near)
+    copies = Q + P + 2 + 2 * decays + 2 + 2 * bool(near)
     return tiles.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((parts, B, T, H, D), HALF),
         grid=(N, H, B),
         grid_names=("n", "h", "b"),
+        barriers=False,
         scratch_types={
-            "kp_s": tiles.factor(P + 1, SIDE, D, dtype=HALF),
-            "s_s": tiles.factor(2, SIDE, SIDE, dtype=HALF),
+            "k_s": tiles.factor(P, SIDE, D, dtype=HALF),
             "H_s": tiles.factor(2, len(lower), SIDE, SIDE, dtype=HALF),
-            "zeta_s": tiles.factor(SIDE, SIDE, dtype=jnp.float16),
+            "bx_s": plgpu.RefUnion(
+                tiles.factor(2, SIDE, D, dtype=HALF),
+                plgpu.SMEM((SIDE, D), jnp.float32, transforms=EIGHTS),
+            ),
+            "weights_s": tiles.factor(SIDE, SIDE, dtype=jnp.float16),
             "g_s": vector,
             "g2_s": vector,
             "beta_s": vector,
@@ -833,7 +835,9 @@ def pairs(a, b):
 
 def dots(x, y):
     """x_t . y_t for the 64 rows of tiles side by side."""
-    return sum(jnp.sum(x_c * y_c, axis=1) for x_c, y_c in zip(x, y, strict=True))
+    x, y = ([z_c[:, j : j + 8] for z_c in z for j in range(0, z_c.shape[1], 8)] for z in (x, y))
+    first, *others = (x_j * y_j for x_j, y_j in zip(x, y, strict=True))
+    return jnp.sum(sum(others, first), axis=1)  # 8 columns at a time, or the sum is one of products
 
 
 def largest(x):
