@@ -403,7 +403,7 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
 
 def split(x):
     """x as a 16-bit number and what that leaves: 16 bits of it together. A NaN is in both."""
-    high = x.astype(HALF)
+    high = packed(x)
     return high, (x - high.astype(jnp.float32)).astype(HALF)
 
 
