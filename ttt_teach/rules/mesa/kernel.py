@@ -593,14 +593,14 @@ def read(a, b, c, G, g, beta, *, parts, turned=False):
     """out_t = zeta_t G'a_t + sum_{i <= t} zeta_ti beta_i (a_t . b_i) c_i (turned: G), as ``parts`` 16-bit numbers.
 
     A block per head and chunk. In shared memory (D = 128, bfloat16; a or out are two numbers): a, b, c 64 KB or 48, G's
-    part for 64 columns of out 32, the scores and then out 16 or 32: 112 KB, two blocks an SM. The rest of G takes the
-    place of the first part while the scores are weighed.
+    part for 64 columns of out 32, out 16 or 32: 112 KB, two blocks an SM. The rest of G takes the place of the first
+    part while the scores are weighed, which from registers are the next product's factor.
     """
     _, B, T, H, D = a.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
     A, P = len(a), len(b)
 
-    def body(*refs, a_s, b_s, c_s, G_s, s_s, arrived, rest):
+    def body(*refs, a_s, b_s, c_s, G_s, o_s, arrived, rest):
         refs = iter(refs)
         a_g, b_g, c_g, G_g = (next(refs) for _ in range(4))
         g_g, g2_g = (next(refs), next(refs)) if decays else (None, None)  # by row and by column: two layouts, two refs
@@ -636,22 +636,18 @@ def read(a, b, c, G, g, beta, *, parts, turned=False):
             scores = jnp.where(zeta == 0, zeta, scores * zeta)
         else:
             scores = jnp.where(mask, scores, 0.0)
-        s_s[0], s_s[1] = cut(scores * by_column(beta))
-        plgpu.commit_smem()
-        inside = products(*(pairs(parts_of(s_s, 2), [block(x, j) for x in c]) for j in range(halves)))
+        s = cut(scores * by_column(beta))
+        inside = products(*(pairs(s, columns_of(c, j)) for j in range(halves)))
         if halves == 2:
             plgpu.barrier_wait(rest)
             found += products(pairs(a, G))
-        plgpu.commit_smem()  # all threads are done with the scores, whose place out takes
         for j in range(halves):
             o = inside[j] + (found[j] * by_row(jnp.exp(row)) if decays else found[j])
             for i, part in enumerate(split(o)[:parts]):
-                s_s[parts * j + i] = part
+                o_s[i, :, pl.ds(j * SIDE, SIDE)] = part
         plgpu.commit_smem()
-        for j in range(halves):
-            for i in range(parts):
-                there = o_g.at[i, bi, tokens, h, pl.ds(j * SIDE, SIDE)]
-                plgpu.copy_smem_to_gmem(s_s.at[parts * j + i], there)
+        for i in range(parts):
+            plgpu.copy_smem_to_gmem(o_s.at[i], o_g.at[i, bi, tokens, h])
         plgpu.wait_smem_to_gmem(0)
 
     return tiles.kernel(
@@ -664,7 +660,7 @@ def read(a, b, c, G, g, beta, *, parts, turned=False):
             "b_s": tiles.factor(P, SIDE, D, dtype=HALF),
             "c_s": tiles.factor(P, SIDE, D, dtype=HALF),
             "G_s": tiles.factor(2, *((SIDE, D) if turned else (D, SIDE)), dtype=HALF),
-            "s_s": tiles.factor(max(2, parts * halves), SIDE, SIDE, dtype=HALF),
+            "o_s": tiles.factor(parts, SIDE, D, dtype=HALF),
             "arrived": plgpu.Barrier(num_arrivals=A + 2 * P + 2),
             "rest": plgpu.Barrier(num_arrivals=2),
         },
@@ -675,15 +671,15 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
     """dk, dv, dbeta, dlam and, if there are decays, by token u'diag(lam) x and, to be summed, what the chunk hands on.
 
     A block per head and chunk; rows are the tokens that write. In shared memory (D = 128, bfloat16): x, u, do, k and v
-    16 KB each, three tiles of scores 24: 104 KB, two blocks an SM. dG then takes the place of x and u, dH (its blocks
-    on and under the diagonal) that of the scores, dk that of do and dv that of v. float16: twice that. In registers
-    at most: dk and dv, 128, and a tile that is added to them.
+    16 KB each, dH's blocks on and under the diagonal 24: 104 KB, two blocks an SM. dG then takes the place of x and u,
+    dk that of do and dv that of v. float16: twice that. In registers at most: dk and dv, 128, and the three tiles of
+    scores that they are made of or a tile that is added to them.
     """
     P, B, T, heads, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
     under = triangle(halves)
 
-    def body(*refs, reads_s, writes_s, s_s, arrived, states):
+    def body(*refs, reads_s, writes_s, H_s, arrived, states):
         refs = iter(refs)
         x_g, u_g, k_g, v_g, do_g = (next(refs) for _ in range(5))
         G_g, H_g = (next(refs), next(refs)) if decays else (None, None)
@@ -698,6 +694,9 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         for z_g, z_s in zip((x_g, u_g, do_g, k_g, v_g), in_shared, strict=True):
             for i in range(P):
                 plgpu.copy_gmem_to_smem(z_g.at[i, bi, tokens, h], z_s.at[i], arrived)
+        for i in range(P):
+            for j in range(len(under)):
+                plgpu.copy_gmem_to_smem(dH_g.at[bi, h, n, i, j], H_s.at[j, i], states)
         beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_ROW)
         if decays:
             row = tiles.vector(g_g.at[bi, h, tokens], tiles.PER_ROW)
@@ -724,27 +723,22 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         else:
             kx, to_x = jnp.where(mask, kx, 0.0), jnp.where(mask, rest, 0.0)
         dbeta = jnp.sum(kx * rest, axis=1)
-        for j, z in enumerate((to_x, -kx, kx)):
-            for i, part in enumerate(split(z)[:P]):
-                s_s[j, i] = part
-        plgpu.commit_smem()
-        to_x, to_u, to_do = (parts_of(s_s.at[j], P) for j in range(3))
+        to_x, to_u, to_do = (split(z)[:P] for z in (to_x, -kx, kx))
         inside = products(
             *(pairs(to_x, columns_of(x, c)) + pairs(to_u, columns_of(u, c)) for c in range(halves)),
             *(pairs(to_do, columns_of(do, c)) for c in range(halves)),
         )
-        plgpu.commit_smem()  # all threads are done with x, u, do and the scores, whose places dG, dH and dk take
+        plgpu.commit_smem()  # all threads are done with x, u and do, whose places dG and dk take
         for i in range(P):
             for r in range(halves):
                 plgpu.copy_gmem_to_smem(dG_g.at[bi, h, n, i, columns[r]], reads_s.at[r, i], states)
-            for j in range(len(under)):
-                plgpu.copy_gmem_to_smem(dH_g.at[bi, h, n, i, j], s_s.at[j, i], states)
         plgpu.barrier_wait(states)
 
-        slope_G = [parts_of(reads_s.at[r], P) for r in range(halves)]
+        anew = tiles.unforeseen_zero(n)  # or the descriptors of x and u, which are dG's too, are kept in registers
+        slope_G = [parts_of(reads_s.at[anew + r], P) for r in range(halves)]
 
         def slope_H(r, c):
-            tile = parts_of(s_s.at[under.index((max(r, c), min(r, c)))], P)
+            tile = parts_of(H_s.at[under.index((max(r, c), min(r, c)))], P)
             return tile if r >= c else turn(tile)
 
         left = by_row(jnp.exp(end - row)) if decays else 1.0
@@ -796,7 +790,7 @@ def between(x, u, k, v, do, G, H, dG, dH, g, beta, lam):
         scratch_types={
             "reads_s": tiles.factor(3, P, SIDE, D, dtype=HALF),
             "writes_s": tiles.factor(2, P, SIDE, D, dtype=HALF),
-            "s_s": tiles.factor(3, P, SIDE, SIDE, dtype=HALF),
+            "H_s": tiles.factor(len(under), P, SIDE, SIDE, dtype=HALF),
             "arrived": plgpu.Barrier(num_arrivals=5 * P),
             "states": plgpu.Barrier(num_arrivals=P * (halves + len(under))),
         },
