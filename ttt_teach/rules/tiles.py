@@ -6,7 +6,8 @@ A kernel is one warpgroup (128 threads) that sees three memories:
   that reaches over the end of an array is filled with zeros on the way in and cut off on the way out, so a last chunk
   of fewer tokens needs no code: tokens that do not exist have q = k = v = 0 and write nothing.
 - **shared**: the 16-bit factors of the matrix products, in the swizzled order that wgmma reads.
-- **registers**: float32, every sum and every decay; a 64 x 64 tile is 32 registers in each thread.
+- **registers**: float32, every sum and every decay; a 64 x 64 tile is 32 registers in each thread. Also a first factor,
+  in 16 bits: where one product is made of the last, it need not go through shared memory.
 
 Ordinary reads and writes of shared memory and those of the engines are not ordered by themselves: ``commit_smem``
 stands between, and is the barrier among the 128 threads too. JAX's interpreter takes a warpgroup for one thread: it
@@ -130,34 +131,49 @@ def factor(*shape: int, dtype):
     return plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)))
 
 
-def add_product(acc, x, y) -> None:
-    """acc += x @ y, issued and not waited for. y is in shared memory, x too or (64 columns) in registers."""
-    if interpreted() and isinstance(x, Array):  # which knows no factors in registers
-
-        def from_shared(x_s):
-            x_s[...] = x
-            plgpu.commit_smem()
-            plgpu.wgmma(acc, x_s, y)
-
-        pl.run_scoped(from_shared, plgpu.SMEM(x.shape, x.dtype))
-    else:
-        plgpu.wgmma(acc, x, y)
-
-
 def products(*sums):
-    """``[(x, y), ...] -> sum of x @ y`` for each argument, factors as for ``add_product``, sums in registers.
+    """``[(x, y), ...] -> sum of x @ y`` for each argument, in registers; y in shared memory, x there or in registers.
 
     All are issued before the first is waited for, so that the tensor core does not idle between them.
     """
+    if simulated(*sums):
+        return tuple(sum(dot(x, y) for x, y in pairs) for pairs in sums)
 
     def run(*accumulators):
-        for acc, pairs in zip(accumulators, sums, strict=True):
-            for x, y in pairs:
-                add_product(acc, x, y)
+        issue(accumulators, sums)
         return tuple(acc[...] for acc in accumulators)
 
-    shapes = [(pairs[0][0].shape[0], pairs[0][1].shape[1]) for pairs in sums]
-    return pl.run_scoped(run, *(plgpu.ACC(shape, jnp.float32) for shape in shapes))
+    return pl.run_scoped(run, *accumulators(sums))
+
+
+def issue(accumulators, sums) -> None:
+    for acc, pairs in zip(accumulators, sums, strict=True):
+        for x, y in pairs:
+            plgpu.wgmma(acc, x, y)
+
+
+def accumulators(sums) -> list:
+    return [plgpu.ACC((pairs[0][0].shape[0], pairs[0][1].shape[1]), jnp.float32) for pairs in sums]
+
+
+def simulated(*sums) -> bool:
+    """Whether it is for the interpreter to multiply what its wgmma does not take: a first factor in registers."""
+    return interpreted() and any(isinstance(x, Array) for pairs in sums for x, _ in pairs)
+
+
+def dot(x, y) -> Array:
+    return jnp.dot(x if isinstance(x, Array) else x[...], y[...], preferred_element_type=jnp.float32)
+
+
+def onto(*sums):
+    """``(start, (x, y), ...) -> start + sum of x @ y`` for each argument, in the registers of start.
+
+    JAX does not take a y whose place in shared memory is a constant here: ``0 * n + 1`` is none.
+    """
+    more = [pairs for _, *pairs in sums]
+    if interpreted():  # which knows no start
+        return tuple(start + y for (start, *_), y in zip(sums, products(*more), strict=True))
+    return pl.run_state(lambda accumulators: issue(accumulators, more))([plgpu.ACC.init(start) for start, *_ in sums])
 
 
 def products_with(more, first, *sums):
@@ -165,37 +181,33 @@ def products_with(more, first, *sums):
 
     They are issued before ``more`` computes.
     """
+    if simulated(first, *sums):
+        (found,) = products(first)
+        return tuple(x + y for x, y in zip(products(*sums), products(*more(found)), strict=True))
 
     def run(head, *accumulators):
-        for acc, pairs in zip((head, *accumulators), (first, *sums), strict=True):
-            for x, y in pairs:
-                add_product(acc, x, y)
-        found = plgpu.wgmma_accumulator_load(head, wait_n=sum(len(pairs) for pairs in sums))
-        for acc, pairs in zip(accumulators, more(found), strict=True):
-            for x, y in pairs:
-                add_product(acc, x, y)
+        issue((head, *accumulators), (first, *sums))
+        issue(accumulators, more(plgpu.wgmma_accumulator_load(head, wait_n=sum(len(pairs) for pairs in sums))))
         return tuple(acc[...] for acc in accumulators)
 
-    shapes = [(pairs[0][0].shape[0], pairs[0][1].shape[1]) for pairs in (first, *sums)]
-    return pl.run_scoped(run, *(plgpu.ACC(shape, jnp.float32) for shape in shapes))
+    return pl.run_scoped(run, *accumulators((first, *sums)))
 
 
 def in_turn(*steps):
     """``work(*products(*sums))`` of each (sums, work), the tensor core being busy with the sums of those after it."""
+    if any(simulated(*sums) for sums, _ in steps):
+        return tuple(work(*(products(*sums) if sums else ())) for sums, work in steps)
 
     def run(*accumulators):
         issued = [sum(len(pairs) for pairs in sums) for sums, _ in steps]
         for (sums, _), some in zip(steps, accumulators, strict=True):
-            for acc, pairs in zip(some, sums, strict=True):
-                for x, y in pairs:
-                    add_product(acc, x, y)
+            issue(some, sums)
         return tuple(
             work(*(plgpu.wgmma_accumulator_load(acc, wait_n=sum(issued[i + 1 :])) for acc in some))
             for i, ((_, work), some) in enumerate(zip(steps, accumulators, strict=True))
         )
 
-    shapes = [[(pairs[0][0].shape[0], pairs[0][1].shape[1]) for pairs in sums] for sums, _ in steps]
-    return pl.run_scoped(run, *([plgpu.ACC(shape, jnp.float32) for shape in some] for some in shapes))
+    return pl.run_scoped(run, *(accumulators(sums) for sums, _ in steps))
 
 
 def transposed(x):
