@@ -7,10 +7,12 @@ errors u_t and the outputs are (``chunk.py``; OSDN Sec. 4.3)
     o_t = exp(G_t) S' q_t + sum_{i <= t} P_ti u_i                       P_ti = exp(G_t - G_i) beta_i (q_t . w_i)
     S  <- exp(G_C) S + sum_i exp(G_C - G_i) beta_i w_i u_i'
 
-``inverses`` makes T of all chunks at once. ``walk`` goes through the chunks, one block per head, in which a warpgroup
-for each 64 value columns shares what the head reads: three products deep, as T x is not known before S, nor o and the
-next S before u. P, which waits for nothing, they make in turn. T multiplies the error, not k and v: where the memory
-already holds v, x is small and so is its rounding (W and U of the UT transform would be rounded first and then cancel).
+``inverses`` makes T of all chunks at once. ``walk`` goes through the chunks, one block per head and 64 value columns:
+three products deep, as T x is not known before S, nor o and the next S before u. All is transposed there, S' k and so
+on, as wgmma takes a first factor from registers: so S, x and u, each made of the last, never wait for a way through
+shared memory. P, which waits for nothing, a second warpgroup makes. T multiplies the error, not k and v: where the
+memory already holds v, x is small and so is its rounding (W and U of the UT transform would be rounded first and then
+cancel).
 
 **Backward.** ``back`` is the same walk from the end, with dS the gradient of the state after the chunk:
 
@@ -34,9 +36,11 @@ dG_t = q_t . dq_t + k_t . dk_t - w_t . dw_t, and G_C gets besides what the whole
 **Kept for the backward pass**, in 16 bits beside the arguments: T, P, u and the borders, 128 + V + K V / 64 numbers for
 each token and head, where q, k, w and v have 3 K + V.
 
-**Measured** on an H200 (B 16, T 2048, H 12, D 128, bfloat16, no decay, w = k), in us: inverses 127, walk 209, or 272 if
-it keeps these, back 213, between 275. Only between is bound by the bandwidth, the others by their chains of products
-and barriers. To make P, x and the next S beside products of other things made the walk slower (226): registers.
+**Measured** on an H200 (B 16, T 2048, H 12, D 128, bfloat16, no decay, w = k), in us: inverses 111, walk 147, or 230 if
+it keeps these, back 190, between 276; all but the first read and write as much as takes 105, 188, 164 and 258 if
+nothing else is done. With the whole head in a block walk and back took 164, 249 and 206: 192 blocks on 132
+multiprocessors come in two turns, and the second is half empty. What inverses waits for is its chain of products: with
+a seventh fewer instructions, masks kept in shared memory, it took 107; with four warpgroups of 128 registers, 158.
 """
 
 from functools import partial
@@ -49,7 +53,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Float
 
 from ttt_teach.rules import tiles
-from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, in_turn, products, transposed
+from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, in_turn, onto, products, transposed
 
 TOGETHER = 3  # warpgroups in a block of ``inverses``
 RUN = 8  # chunks that each goes through
@@ -91,22 +95,20 @@ def kernel(
 @partial(jax.custom_vjp, nondiff_argnums=(7,))
 def heads(q, k, w, v, beta, G, S, scale):
     """o and the last S. Without w what is read is also where it is written, and dk is the gradient of both."""
-    write = k if w is None else w
-    o, S = walk(q, k, write, v, inverses(k, write, beta, G), beta, G, S, scale=scale)
+    o, S = walk(q, k, w, v, inverses(k, k if w is None else w, beta, G), beta, G, S, scale=scale)
     return o, S
 
 
 def forward(q, k, w, v, beta, G, S, scale):
-    write = k if w is None else w
-    T = inverses(k, write, beta, G)
-    o, last, P, u, borders = walk(q, k, write, v, T, beta, G, S, scale=scale, keep=True)
+    T = inverses(k, k if w is None else w, beta, G)
+    o, last, P, u, borders = walk(q, k, w, v, T, beta, G, S, scale=scale, keep=True)
     return (o, last), (q, k, w, beta, G, S, T, P, u, borders)
 
 
 def backward(scale, kept, slopes):
     q, k, w, beta, G, S, T, P, u, borders = kept
     do, dlast = slopes
-    dv, dfirst, dborders = back(q, k, k if w is None else w, do, T, P, beta, G, dlast, scale=scale)
+    dv, dfirst, dborders = back(q, k, w, do, T, P, beta, G, dlast, scale=scale)
     dq, dk, dw, dbeta, dG = between(q, k, w, u, do, dv, borders, dborders, beta, G, scale=scale)
     return dq, dk, dw, dv, dbeta, dG, None if S is None else dfirst
 
@@ -161,7 +163,7 @@ def inverses(k, w, beta, G):
                 plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last T has left
                 plgpu.commit_smem()  # all 128 threads are done with k and w
                 free = [block(x_s.at[slot], j) for x_s in (k_s, w_s) for j in range(K // SIDE)]
-                *others, T_s = free + [spare_s.at[j] for j in range(spare)]
+                *others, T_s = free + [spare_s.at[0 * job + j] for j in range(spare)]  # see ``onto``
                 inverse(A, others[:2], others[2:4], T_s)
                 plgpu.copy_smem_to_gmem(T_s, T_g.at[bi, h, first + i])
                 pl.when(i + 2 < count)(lambda: fetch(i + 2))
@@ -199,333 +201,299 @@ def weighted(x, weight):
     return jnp.where(weight != 0, x * weight, 0.0)  # an overflow must not meet a zero
 
 
-def inverse(A, A_s, T_s, Y_s):
-    """(I + A)^-1 into Y_s, for a strictly lower triangular A in registers; two A_s, two T_s and Y_s are shared memory.
+def inverse(A, A_s, turns, T_s):
+    """(I + A)^-1 into T_s, for a strictly lower triangular A in registers; two A_s, two turns and T_s are shared.
 
     From the inverse T of the blocks of s on the diagonal that of blocks twice as large, for s = 1, 2, ..., 32: what
-    is missing in them is -T_2 A_21 T_1, so T <- T - T ((A T) on those places). The factors are rounded to 16 bits, and
-    for keys that are alike the products cancel; a last step of Newton's, T <- T + T (I - T - A T) with A in two parts
-    of 16 bits, takes the error (up to 9e-2 of T x then) back under that of T in 16 bits. All terms stay as small as T,
-    where a series of powers of A, for like keys, grows to 1e6 before it cancels.
+    is missing in them is -T_2 A_21 T_1, so T <- T - ((T A) on those places) T. The first factors come from registers;
+    T is on its way to be a second one while T A is made. The factors are rounded to 16 bits, and for keys that are
+    alike the products cancel; a last step of Newton's, T <- T + (I - T - T A) T with A in two parts of 16 bits, takes
+    the error (up to 9e-2 of T x then) back under that of T in 16 bits. All terms stay as small as T, where a series of
+    powers of A, for like keys, grows to 1e6 before it cancels.
     """
     high, low = A_s
     dtype = high.dtype
     row, column = tiles.places()
     one = jnp.where(row == column, 1.0, 0.0)
 
-    def doubles(s, x):
-        """The places below the diagonal that are in one block of 2 s and not in one of s. -s: all bits from s on."""
+    def missing(s, x):
+        """x on the places below the diagonal that are in one block of 2 s and not in one of s. -s: all bits from s."""
         return jnp.where((row & -s) == ((column & -s) ^ s), x, 0.0)
 
-    high[...] = A.astype(dtype)
-    low[...] = (A - A.astype(dtype).astype(jnp.float32)).astype(dtype)
-    T = one - doubles(1, A)
+    def share(T, T_s):
+        T_s[...] = T
+        plgpu.commit_smem()
+
+    high[...] = (-A).astype(dtype)
+    low[...] = (-A - tiles.read(high)).astype(dtype)  # each thread reads what it has written
+    plgpu.commit_smem()
+    T = one + missing(1, -A)
     for s in (2, 4, 8, 16, 32):
-        now, T_s = T_s[0], T_s[::-1]  # in turn: another warp's products may still read the last one
-        now[...] = T.astype(dtype)
-        plgpu.commit_smem()
-        (Y,) = products([(high, now)])
-        Y_s[...] = doubles(s, Y).astype(dtype)
-        plgpu.commit_smem()
-        (more,) = products([(now, Y_s)])
-        T = T - more
-    now, other = T_s
-    now[...] = T.astype(dtype)
-    plgpu.commit_smem()
-    (AT,) = products([(high, now), (low, now)])
-    T = T.astype(dtype).astype(jnp.float32)
-    other[...] = (one - T - AT).astype(dtype)
-    plgpu.commit_smem()
-    (more,) = products([(now, other)])
-    Y_s[...] = (T + more).astype(dtype)
-    plgpu.commit_smem()
+        now, turns = turns[0], turns[::-1]  # in turn: another warp's products may still read the last one
+        first = T.astype(dtype)
+        _, more = in_turn(([], partial(share, first, now)), ([[(first, high)]], partial(missing, s)))
+        (T,) = onto((T, (more.astype(dtype), now)))
+    now, first = turns[0], T.astype(dtype)
+    share(first, now)
+    T = tiles.read(now)
+    (more,) = onto((one - T, (first, high), (first, low)))
+    (T,) = onto((T, (more.astype(dtype), now)))
+    share(T.astype(dtype), T_s)
 
 
 def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
-    """o, the last state and, if ``keep``, P, the errors u and the state before each chunk: one block per head.
+    """o, the last state and, if ``keep``, P, the errors u and the state before each chunk; without w, k is it.
 
-    It has a warpgroup for each 64 value columns, and they share what is read: one block an SM, and the copies do not
-    rest as long as heads are left. P they make in turn, a chunk each. Each argument has two slots. The first warpgroup
-    fetches anew what all have said that they are done with (``free``). In shared memory (K = V = 128): q, k, w and v
-    (then x, then o) 32 KB each, T and P 16 KB each, the 16-bit copy of S 32 KB, u and u as it is written 16 KB each,
-    beta and G: 226 KB. S itself, K x 64 float32 for each warpgroup, stays in registers all the time.
+    One block per head and 64 value columns, whose part of S a warpgroup carries in registers, transposed. A second one
+    makes P, and fetches anew what the first has said that it is done with (``free``). In shared memory (K = 128): three
+    slots of q, k and w, 16 KB each, three (two, if w is there and ``keep``) of v (then o) and T, two of P, 8 KB each;
+    if ``keep``, u 8 KB and the 16-bit S' 16 KB, to leave from.
     """
     (B, tokens_in_all, H, K), V, dtype = q.shape, v.shape[-1], v.dtype
-    N, halves, decays, starts = tiles.chunks(tokens_in_all), V // SIDE, G is not None, S is not None
+    N, own, decays, starts = tiles.chunks(tokens_in_all), w is not None, G is not None, S is not None
+    slots = {"keys": 3, "values": 2 if own and keep else 3}
 
-    def body(*refs, q_s, k_s, w_s, v_s, T_s, P_s, u_s, written_s, S_s, beta_s, g_s, arrived, free, made):
+    def body(*refs, q_s, k_s, v_s, T_s, P_s, beta_s, g_s, arrived, free, made, w_s=None, u_s=None, S_s=None):
         refs = iter(refs)
-        q_g, k_g, w_g, v_g, T_g, beta_g = (next(refs) for _ in range(6))
+        q_g, k_g, w_g, v_g, T_g, beta_g = (next(refs) if there else None for there in (1, 1, own, 1, 1, 1))
         G_g, first_g = next(refs) if decays else None, next(refs) if starts else None
         o_g, last_g = next(refs), next(refs)
         P_g, u_g, borders_g = refs if keep else (None, None, None)
-        bi, h, half = (lax.axis_index(name) for name in ("b", "h", "half"))
-        mine = pl.ds(half * SIDE, SIDE)  # this warpgroup's columns of v, u, o and S
-        u_s, written_s, S_s = (x_s.at[half] for x_s in (u_s, written_s, S_s))
-        vectors = [(beta_g, beta_s), (G_g, g_s)] if decays else [(beta_g, beta_s)]
+        bi, h, half, who = (lax.axis_index(name) for name in ("b", "h", "half", "who"))
+        mine = pl.ds(half * SIDE, SIDE)
+        write_s = w_s if own else k_s
 
         def fetch(which, n):
-            slot, tokens = n & 1, pl.ds(n * SIDE, SIDE)
+            slot, tokens = n % slots[which], pl.ds(n * SIDE, SIDE)
             there = arrived[which].at[slot]
-            if which == "reads":
-                for x_g, x_s in ((q_g, q_s), (k_g, k_s)):
-                    plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s.at[slot], there)
-            elif which == "writes":
-                plgpu.copy_gmem_to_smem(w_g.at[bi, tokens, h], w_s.at[slot], there)
-                for x_g, x_s in vectors:
-                    plgpu.copy_gmem_to_smem(x_g.at[bi, h, tokens], x_s.at[slot], there)
+            if which == "keys":
+                for x_g, x_s in ((k_g, k_s), (w_g, w_s), (q_g, q_s)):
+                    if x_g is not None:
+                        plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s.at[slot], there)
+                for x_g, x_s in ((beta_g, beta_s), (G_g, g_s)):
+                    if x_g is not None:
+                        plgpu.copy_gmem_to_smem(x_g.at[bi, h, tokens], x_s.at[slot], there)
             else:
-                for j in range(halves):
-                    box = v_g.at[bi, tokens, h, pl.ds(j * SIDE, SIDE)]
-                    plgpu.copy_gmem_to_smem(box, v_s.at[slot, j], there)
+                plgpu.copy_gmem_to_smem(v_g.at[bi, tokens, h, mine], v_s.at[slot], there)
                 plgpu.copy_gmem_to_smem(T_g.at[bi, h, n], T_s.at[slot], there)
 
-        def renew(which, n):
-            plgpu.barrier_wait(free[which].at[n & 1])
-            fetch(which, n)
-
-        def make(slot, G):
-            """P of a chunk, which the others wait for just before they need it."""
-            (P,) = products([(q_s.at[slot], transposed(w_s.at[slot]))])
-            beta, *column = (plgpu.load(x_s.at[slot], layout=tiles.PER_COLUMN) for _, x_s in vectors)
-            P_s[slot] = (scale * weighted(P, weights(beta, *G, *column))).astype(dtype)
+        def make(n):
+            """P of chunk n."""
+            slot, turn = n % slots["keys"], n & 1
+            plgpu.barrier_wait(arrived["keys"].at[slot])
+            (P,) = products([(q_s.at[slot], transposed(write_s.at[slot]))])
+            beta, *G = (plgpu.load(x_s.at[slot], layout=tiles.PER_COLUMN) for x_s in (beta_s, g_s)[: 1 + decays])
+            row = [tiles.vector(G_g.at[bi, h, pl.ds(n * SIDE, SIDE)], tiles.PER_ROW)] if decays else []
+            P = scale * weighted(P, weights(beta, *row, *G))
+            plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # P of chunk n - 2 has left
+            P_s[turn] = P.astype(dtype)
             plgpu.commit_smem()
-            plgpu.barrier_arrive(made.at[slot])
+            plgpu.barrier_arrive(made.at[turn])
+            if keep:
+                pl.when(half == 0)(lambda: plgpu.copy_smem_to_gmem(P_s.at[turn], P_g.at[bi, h, n]))
 
-        def chunk(n, carry):
-            S, (beta, *G) = carry
-            slot, tokens, turn = n & 1, pl.ds(n * SIDE, SIDE), (n & (halves - 1)) == half
-            coming = numbers(beta_g, G_g, bi, h, jnp.minimum(n + 1, N - 1))
-            reads_again, again = n + 2 < N, (n > 0) & (n + 1 < N)
-            if keep:  # the state before this chunk; the engine reads it while we compute
-                plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, n, :, mine])
-            pl.when(again & (half == 0))(lambda: renew("writes", n + 1))
-            plgpu.barrier_wait(arrived["reads"].at[slot])
-            plgpu.barrier_wait(arrived["writes"].at[slot])
-            pl.when(turn)(lambda: make(slot, G[:1]))
-            found, o = products([(k_s.at[slot], S_s)], [(q_s.at[slot], S_s)])
-            pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["reads"].at[slot]))
-            read, write, fade = strengths(beta, *G)
-            found, o = found * read, o * read
-            plgpu.barrier_wait(arrived["errors"].at[slot])
-            x_s = v_s.at[slot, half]  # x takes the place of v
-            x_s[...] = (tiles.read(x_s) - found).astype(dtype)
-            plgpu.wait_smem_to_gmem(1 if keep else 0, wait_read_only=True)  # the last P, u and o have left, not S yet
-            plgpu.commit_smem()
-            pl.when(again)(lambda: plgpu.barrier_arrive(free["errors"].at[1 - slot]))
-            pl.when(again & (half == 0))(lambda: renew("errors", n + 1))
+        def renew(n, nothing):
+            pl.when(n + 1 < N)(lambda: make(n + 1))
+            for which in arrived:
+                plgpu.barrier_wait(free[which].at[n % slots[which]])
+                plgpu.commit_smem()  # what has been read there comes before what is written
+                pl.when(n + slots[which] < N)(partial(fetch, which, n + slots[which]))
 
-            (u,) = products([(T_s.at[slot], x_s)])
-            u_s[...] = u.astype(dtype)
-            written_s[...] = (u * write).astype(dtype)
+        def chunk(n, S):
+            slot, place, turn, tokens = n % slots["keys"], n % slots["values"], n & 1, pl.ds(n * SIDE, SIDE)
+            now = S.astype(dtype)
+            plgpu.barrier_wait(arrived["keys"].at[slot])
+            # the barrier: LLVM takes a product's sign, as in v - found, for something to turn before it is waited for
+            (found,) = lax.optimization_barrier(products([(now, transposed(k_s.at[slot]))]))
+            read, write, fade = strengths(slot, beta_s, g_s if decays else None)
+            plgpu.barrier_wait(arrived["values"].at[place])
+            v_n = transposed(v_s.at[place])
+            x = (tiles.read(v_n) - read * found).astype(dtype)
+            (u, written), o = in_turn(
+                ([[(x, transposed(T_s.at[place]))]], lambda u: (u.astype(dtype), (u * write).astype(dtype))),
+                ([[(now, transposed(q_s.at[slot]))]], lambda o: scale * read * o),
+            )
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last o, u and S have left
+            pl.when(n > 0)(lambda: plgpu.barrier_arrive(free["values"].at[(n - 1) % slots["values"]]))
+            if keep:
+                S_s[...] = now
+                transposed(u_s)[...] = u
+            plgpu.barrier_wait(made.at[turn])
+            S, o = onto((fade * S, (written, write_s.at[slot])), (o, (u, transposed(P_s.at[turn]))))
+            plgpu.barrier_arrive(free["keys"].at[slot])
+            v_n[...] = o.astype(dtype)  # each warp overwrites what it has read
             plgpu.commit_smem()
-            pl.when(reads_again & (half == 0))(lambda: renew("reads", n + 2))
+            plgpu.copy_smem_to_gmem(v_s.at[place], o_g.at[bi, tokens, h, mine])
             if keep:
                 plgpu.copy_smem_to_gmem(u_s, u_g.at[bi, tokens, h, mine])
-                pl.when(turn)(lambda: plgpu.copy_smem_to_gmem(P_s.at[slot], P_g.at[bi, h, n]))
+                plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, n, mine])
+            return S
 
-            plgpu.barrier_wait(made.at[slot])
-            rows = [(transposed(block(w_s.at[slot], j)), written_s) for j in range(K // SIDE)]
-            inside, *written = products([(P_s.at[slot], u_s)], *([pair] for pair in rows))
-            pl.when(reads_again)(lambda: plgpu.barrier_arrive(free["writes"].at[slot]))
-            x_s[...] = (inside + scale * o).astype(dtype)  # and o that of x
-            S = tuple(fade * S_j + more for S_j, more in zip(S, written, strict=True))
-            if keep:
-                plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
-            store(S, S_s)
-            plgpu.copy_smem_to_gmem(x_s, o_g.at[bi, tokens, h, mine])
-            return S, coming
+        @pl.when(who == 0)
+        def _():
+            S = tiles.steps(N, chunk, start(first_g.at[bi, h, :, mine] if starts else None, K))
+            plgpu.wait_smem_to_gmem(0)
+            plgpu.barrier_arrive(free["values"].at[(N - 1) % slots["values"]])
+            finish(S, last_g.at[bi, h, :, mine])
 
-        @pl.when(half == 0)
+        @pl.when(who == 1)
         def _():
             zero = jnp.zeros((), jnp.int32)  # traced: a known start is refused where a box reaches over the end
-            for n in range(min(N, 2)):
-                for which in arrived:
+            for which in arrived:
+                for n in range(min(N, slots[which])):
                     fetch(which, zero + n)
-
-        S = start(first_g.at[bi, h, :, mine] if starts else None, K)
-        store(S, S_s)
-        S, _ = tiles.steps(N, chunk, (S, numbers(beta_g, G_g, bi, h, 0)))
-        for j, S_j in enumerate(S):
-            last_g[bi, h, pl.ds(j * SIDE, SIDE), mine] = S_j
-        plgpu.wait_smem_to_gmem(0)
+            make(zero)
+            tiles.steps(N, renew, None)
+            plgpu.wait_smem_to_gmem(0)
 
     outputs = [jax.ShapeDtypeStruct(v.shape, dtype), jax.ShapeDtypeStruct((B, H, K, V), jnp.float32)]
+    scratch = {n: tiles.factor(slots["keys"], SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")[: 2 + own]}
+    scratch |= {n: plgpu.SMEM((slots["keys"], SIDE), jnp.float32) for n in ("beta_s", "g_s")}
+    scratch |= {n: tiles.factor(slots["values"], SIDE, SIDE, dtype=dtype) for n in ("v_s", "T_s")}
+    scratch["P_s"] = tiles.factor(2, SIDE, SIDE, dtype=dtype)
     if keep:
         squares = jax.ShapeDtypeStruct((B, H, N, SIDE, SIDE), dtype)
-        outputs += [squares, jax.ShapeDtypeStruct(v.shape, dtype), jax.ShapeDtypeStruct((B, H, N, K, V), dtype)]
+        outputs += [squares, jax.ShapeDtypeStruct(v.shape, dtype), jax.ShapeDtypeStruct((B, H, N, V, K), dtype)]
+        scratch |= {"u_s": tiles.factor(SIDE, SIDE, dtype=dtype), "S_s": tiles.factor(SIDE, K, dtype=dtype)}
     return tiles.kernel(
         body,
         out_type=outputs,
-        grid=(B, H),  # the last is the innermost: heads whose tokens lie side by side
-        grid_names=("b", "h"),
-        num_threads=halves,
-        thread_name="half",
-        scratch_types={n: tiles.factor(2, SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
-        | {"v_s": tiles.factor(2, halves, SIDE, SIDE, dtype=dtype)}
-        | {n: tiles.factor(2, SIDE, SIDE, dtype=dtype) for n in ("T_s", "P_s")}
-        | {n: tiles.factor(halves, SIDE, SIDE, dtype=dtype) for n in ("u_s", "written_s")}
-        | {"S_s": tiles.factor(halves, K, SIDE, dtype=dtype)}
-        | {n: plgpu.SMEM((2, SIDE), jnp.float32) for n in ("beta_s", "g_s")}
+        grid=(B, H, V // SIDE),  # the last is the innermost: halves that read the same run side by side
+        grid_names=("b", "h", "half"),
+        num_threads=2,
+        thread_name="who",
+        scratch_types=scratch
         | {
             "arrived": {
-                "reads": plgpu.Barrier(num_arrivals=2, num_barriers=2),
-                "writes": plgpu.Barrier(num_arrivals=2 + decays, num_barriers=2),
-                "errors": plgpu.Barrier(num_arrivals=1 + halves, num_barriers=2),
+                "keys": plgpu.Barrier(num_arrivals=3 + own + decays, num_barriers=slots["keys"]),
+                "values": plgpu.Barrier(num_arrivals=2, num_barriers=slots["values"]),
             },
-            "free": {n: plgpu.Barrier(num_arrivals=halves, num_barriers=2) for n in ("reads", "writes", "errors")},
+            "free": {which: plgpu.Barrier(num_barriers=n) for which, n in slots.items()},
             "made": plgpu.Barrier(num_barriers=2),
         },
     )(*(x for x in (q, k, w, v, T, beta, G, S) if x is not None))
 
 
-def numbers(beta_g, G_g, bi, h, n):
-    """beta of chunk n and, if it decays, its G and the last of them: asked for a chunk ahead, global to registers."""
-    tokens = pl.ds(n * SIDE, SIDE)
-    beta = tiles.vector(beta_g.at[bi, h, tokens], tiles.PER_ROW)
-    if G_g is None:
-        return (beta,)
-    return beta, tiles.vector(G_g.at[bi, h, tokens], tiles.PER_ROW), G_g[bi, h, n * SIDE + SIDE - 1]
-
-
-def strengths(beta, G=None, end=None):
-    """What a read finds of the state before the chunk and what is left of a write at its end, by row; its fading."""
-    if G is None:
-        return 1.0, by_row(beta), 1.0
-    return by_row(jnp.exp(G)), by_row(beta * jnp.exp(end - G)), jnp.exp(end)
+def strengths(slot, beta_s, g_s=None):
+    """What a read finds of the state before the chunk and what is left of a write at its end, by column; its fading."""
+    beta = plgpu.load(beta_s.at[slot], layout=tiles.PER_COLUMN)
+    if g_s is None:
+        return 1.0, by_column(beta), 1.0
+    G, end = plgpu.load(g_s.at[slot], layout=tiles.PER_COLUMN), g_s[slot, SIDE - 1]
+    return by_column(jnp.exp(G)), by_column(beta * jnp.exp(end - G)), jnp.exp(end)
 
 
 def start(first, K):
-    """The columns of a state, as tiles of 64 rows in registers: those in global memory, or zeros."""
+    """64 columns of a state, transposed, in registers: those in global memory, or zeros."""
     if first is None:
-        zeros = jnp.zeros((SIDE, SIDE), jnp.float32)
-        return tuple(plgpu.layout_cast(zeros, tiles.WGMMA) for _ in range(K // SIDE))
-    return tuple(plgpu.load(block(first, j, 0), layout=tiles.WGMMA, optimized=False) for j in range(K // SIDE))
+        return plgpu.layout_cast(jnp.zeros((SIDE, K), jnp.float32), tiles.WGMMA)
+    S = plgpu.load(transposed(first), layout=plgpu.Layout.WGMMA_TRANSPOSED, optimized=False)
+    return plgpu.layout_cast(S, tiles.WGMMA)
 
 
-def store(S, S_s):
-    """The 16-bit copy that the next chunk's products read; all threads are done with what lay there."""
-    for j, S_j in enumerate(S):
-        S_s[pl.ds(j * SIDE, SIDE)] = S_j.astype(S_s.dtype)
-    plgpu.commit_smem()
+def finish(S, last):
+    """They go to global memory."""
+    transposed(last)[...] = plgpu.layout_cast(S, plgpu.Layout.WGMMA_TRANSPOSED)
 
 
 def back(q, k, w, do, T, P, beta, G, dS, *, scale):
     """dv, dS before the first token, and dS after each chunk: the walk from the last chunk to the first.
 
-    One block per head as in ``walk``. Shared memory: two slots for the arguments (do, then do as it is written), du
-    (then dx) and dx as it is written, and the 16-bit copy of dS: 224 KB.
+    One block per head and 64 value columns as in ``walk``, dS and du in registers as S and u are there. In shared
+    memory (K = 128): three slots of q, k and w, 16 KB each, three (two, if w is there) of do, T and P, 8 KB each; dv
+    8 KB and the 16-bit dS' 16 KB.
     """
     (B, tokens_in_all, H, K), V, dtype = q.shape, do.shape[-1], do.dtype
-    N, halves, decays = tiles.chunks(tokens_in_all), V // SIDE, G is not None
+    N, own, decays = tiles.chunks(tokens_in_all), w is not None, G is not None
+    slots = {"keys": 3, "values": 2 if own else 3}
 
-    def body(*refs, q_s, k_s, w_s, do_s, T_s, P_s, du_s, writes_s, S_s, arrived, free):
+    def body(*refs, q_s, k_s, do_s, T_s, P_s, beta_s, g_s, dv_s, S_s, arrived, free, w_s=None):
         refs = iter(refs)
-        q_g, k_g, w_g, do_g, T_g, P_g, beta_g = (next(refs) for _ in range(7))
+        q_g, k_g, w_g, do_g, T_g, P_g, beta_g = (next(refs) if there else None for there in (1, 1, own, 1, 1, 1, 1))
         G_g = next(refs) if decays else None
         last_g, dv_g, first_g, borders_g = refs
-        bi, h, half = (lax.axis_index(name) for name in ("b", "h", "half"))
-        mine = pl.ds(half * SIDE, SIDE)  # this warpgroup's columns of do, dv and dS
-        du_s, writes_s, S_s = (x_s.at[half] for x_s in (du_s, writes_s, S_s))
+        bi, h, half, who = (lax.axis_index(name) for name in ("b", "h", "half", "who"))
+        mine = pl.ds(half * SIDE, SIDE)
+        write_s = w_s if own else k_s
 
         def fetch(which, n):
-            slot, place = n & 1, N - 1 - n
+            slot, place = n % slots[which], N - 1 - n
             tokens, there = pl.ds(place * SIDE, SIDE), arrived[which].at[slot]
-            if which == "first":
-                plgpu.copy_gmem_to_smem(w_g.at[bi, tokens, h], w_s.at[slot], there)
-                plgpu.copy_gmem_to_smem(P_g.at[bi, h, place], P_s.at[slot], there)
+            if which == "keys":
+                for x_g, x_s in ((w_g, w_s), (k_g, k_s), (q_g, q_s)):
+                    if x_g is not None:
+                        plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s.at[slot], there)
+                for x_g, x_s in ((beta_g, beta_s), (G_g, g_s)):
+                    if x_g is not None:
+                        plgpu.copy_gmem_to_smem(x_g.at[bi, h, tokens], x_s.at[slot], there)
             else:
-                for j in range(halves):
-                    box = do_g.at[bi, tokens, h, pl.ds(j * SIDE, SIDE)]
-                    plgpu.copy_gmem_to_smem(box, do_s.at[slot, j], there)
-                plgpu.copy_gmem_to_smem(T_g.at[bi, h, place], T_s.at[slot], there)
-                for x_g, x_s in ((q_g, q_s), (k_g, k_s)):
-                    plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s.at[slot], there)
+                plgpu.copy_gmem_to_smem(do_g.at[bi, tokens, h, mine], do_s.at[slot], there)
+                for x_g, x_s in ((P_g, P_s), (T_g, T_s)):
+                    plgpu.copy_gmem_to_smem(x_g.at[bi, h, place], x_s.at[slot], there)
 
-        def renew(which, n):
-            plgpu.barrier_wait(free[which].at[n & 1])
-            fetch(which, n)
+        def renew(n, nothing):
+            for which in ("values", "keys"):
+                plgpu.barrier_wait(free[which].at[n % slots[which]])
+                plgpu.commit_smem()  # what has been read there comes before what is written
+                pl.when(n + slots[which] < N)(partial(fetch, which, n + slots[which]))
 
-        def step(slot, j, S_j, fade, reads_s):
-            """64 rows of dS and of their copy, for :func:`tiles.in_turn`."""
-
-            def renewed(more):
-                after = fade * S_j + more
-                S_s[pl.ds(j * SIDE, SIDE)] = after.astype(dtype)
-                return after
-
-            q, k = (transposed(block(x_s.at[slot], j)) for x_s in (q_s, k_s))
-            return [[(q, reads_s), (k, writes_s)]], renewed
-
-        def chunk(n, carry):
-            S, now = carry
-            slot, place, again = n & 1, N - 1 - n, n + 2 < N
-            coming = numbers(beta_g, G_g, bi, h, jnp.maximum(place - 1, 0))
-            plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, place, :, mine])
-            for which in arrived:
-                plgpu.barrier_wait(arrived[which].at[slot])
-            reads_s = do_s.at[slot, half]
-            later, du = products([(w_s.at[slot], S_s)], [(transposed(P_s.at[slot]), reads_s)])
-            pl.when(again)(lambda: plgpu.barrier_arrive(free["first"].at[slot]))
-            read, write, fade = strengths(*now)
-            plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the last dv has left du_s
-            du_s[...] = (du + write * later).astype(dtype)
-            plgpu.commit_smem()  # all threads are done with do too, whose place what it writes takes
-
-            def strengthen():
-                reads_s[...] = (scale * tiles.read(reads_s) * read).astype(dtype)
-
-            _, dx = in_turn(([], strengthen), ([[(transposed(T_s.at[slot]), du_s)]], lambda dx: dx))
-            plgpu.commit_smem()  # all threads are done with du, whose place dx takes
-            du_s[...] = dx.astype(dtype)
-            writes_s[...] = (-dx * read).astype(dtype)
+        def chunk(n, S):
+            slot, other, place = n % slots["keys"], n % slots["values"], N - 1 - n
+            now = S.astype(dtype)
+            plgpu.barrier_wait(arrived["keys"].at[slot])
+            plgpu.barrier_wait(arrived["values"].at[other])
+            do = plgpu.load(transposed(do_s.at[other]), layout=tiles.WGMMA)
+            later, du = products([(now, transposed(write_s.at[slot]))], [(do, P_s.at[other])])
+            read, write, fade = strengths(slot, beta_s, g_s if decays else None)
+            du = (du + write * later).astype(dtype)
+            (dx,) = products([(du, T_s.at[other])])
+            plgpu.barrier_arrive(free["values"].at[other])
+            reads, writes = (scale * read * do.astype(jnp.float32)).astype(dtype), (-read * dx).astype(dtype)
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last dv and dS have left
+            S_s[...] = now
+            transposed(dv_s)[...] = dx.astype(dtype)
+            (S,) = onto((fade * S, (reads, q_s.at[slot]), (writes, k_s.at[slot])))
+            plgpu.barrier_arrive(free["keys"].at[slot])
             plgpu.commit_smem()
-            pl.when(again & (half == 0))(lambda: renew("first", n + 2))
-            plgpu.copy_smem_to_gmem(du_s, dv_g.at[bi, pl.ds(place * SIDE, SIDE), h, mine])
+            plgpu.copy_smem_to_gmem(dv_s, dv_g.at[bi, pl.ds(place * SIDE, SIDE), h, mine])
+            plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, place, mine])
+            return S
 
-            plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # the border has left S_s
-            S = in_turn(*(step(slot, j, S_j, fade, reads_s) for j, S_j in enumerate(S)))
-            pl.when(again)(lambda: plgpu.barrier_arrive(free["then"].at[slot]))
-            plgpu.commit_smem()
-            pl.when(again & (half == 0))(lambda: renew("then", n + 2))
-            return S, coming
+        @pl.when(who == 0)
+        def _():
+            S = tiles.steps(N, chunk, start(last_g.at[bi, h, :, mine], K))
+            finish(S, first_g.at[bi, h, :, mine])
+            plgpu.wait_smem_to_gmem(0)
 
-        @pl.when(half == 0)
+        @pl.when(who == 1)
         def _():
             zero = jnp.zeros((), jnp.int32)
-            for n in range(min(N, 2)):
-                for which in arrived:
+            for which in arrived:
+                for n in range(min(N, slots[which])):
                     fetch(which, zero + n)
-
-        S = start(last_g.at[bi, h, :, mine], K)
-        store(S, S_s)
-        S, _ = tiles.steps(N, chunk, (S, numbers(beta_g, G_g, bi, h, N - 1)))
-        for j, S_j in enumerate(S):
-            first_g[bi, h, pl.ds(j * SIDE, SIDE), mine] = S_j
-        plgpu.wait_smem_to_gmem(0)
+            tiles.steps(N, renew, None)
 
     return tiles.kernel(
         body,
         out_type=[
             jax.ShapeDtypeStruct(do.shape, dtype),
             jax.ShapeDtypeStruct((B, H, K, V), jnp.float32),
-            jax.ShapeDtypeStruct((B, H, N, K, V), dtype),
+            jax.ShapeDtypeStruct((B, H, N, V, K), dtype),
         ],
-        grid=(B, H),  # the last is the innermost: heads whose tokens lie side by side
-        grid_names=("b", "h"),
-        num_threads=halves,
-        thread_name="half",
-        scratch_types={n: tiles.factor(2, SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")}
-        | {"do_s": tiles.factor(2, halves, SIDE, SIDE, dtype=dtype)}
-        | {n: tiles.factor(2, SIDE, SIDE, dtype=dtype) for n in ("T_s", "P_s")}
-        | {n: tiles.factor(halves, SIDE, SIDE, dtype=dtype) for n in ("du_s", "writes_s")}
-        | {"S_s": tiles.factor(halves, K, SIDE, dtype=dtype)}
+        grid=(B, H, V // SIDE),  # the last is the innermost: halves that read the same run side by side
+        grid_names=("b", "h", "half"),
+        num_threads=2,
+        thread_name="who",
+        scratch_types={n: tiles.factor(slots["keys"], SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")[: 2 + own]}
+        | {n: plgpu.SMEM((slots["keys"], SIDE), jnp.float32) for n in ("beta_s", "g_s")}
+        | {n: tiles.factor(slots["values"], SIDE, SIDE, dtype=dtype) for n in ("do_s", "T_s", "P_s")}
+        | {"dv_s": tiles.factor(SIDE, SIDE, dtype=dtype), "S_s": tiles.factor(SIDE, K, dtype=dtype)}
         | {
             "arrived": {
-                "first": plgpu.Barrier(num_arrivals=2, num_barriers=2),
-                "then": plgpu.Barrier(num_arrivals=3 + halves, num_barriers=2),
+                "keys": plgpu.Barrier(num_arrivals=3 + own + decays, num_barriers=slots["keys"]),
+                "values": plgpu.Barrier(num_arrivals=3, num_barriers=slots["values"]),
             },
-            "free": {n: plgpu.Barrier(num_arrivals=halves, num_barriers=2) for n in ("first", "then")},
+            "free": {which: plgpu.Barrier(num_barriers=n) for which, n in slots.items()},
         },
     )(*(x for x in (q, k, w, do, T, P, beta, G, dS) if x is not None))
 
@@ -554,7 +522,7 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
         for x_g, x_s in ((do_g, do_s), (u_g, u_s), (dv_g, dv_s)):
             plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h], x_s, arrived)
         for x_g, x_s in ((S_g, S_s), (dS_g, dS_s)):
-            plgpu.copy_gmem_to_smem(x_g.at[bi, h, n, mine], x_s, arrived)
+            plgpu.copy_gmem_to_smem(x_g.at[bi, h, n, :, mine], x_s, arrived)
         for x_g, x_s in ((q_g, q_s), (k_g, k_s), (w_g, w_s)):
             if x_g is not None:
                 plgpu.copy_gmem_to_smem(x_g.at[bi, tokens, h, mine], x_s, arrived)
@@ -568,12 +536,13 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
 
         # S do_t, S dv_t and dS u_i, which cross the chunk's borders; do_t . u_i and dv_t . u_i
         dq, dk, y, from_o, from_v = products(
-            [(do_s, transposed(S_s))],
-            [(dv_s, transposed(S_s))],
-            [(u_s, transposed(dS_s))],
+            [(do_s, S_s)],
+            [(dv_s, S_s)],
+            [(u_s, dS_s)],
             [(do_s, transposed(u_s))],
             [(dv_s, transposed(u_s))],
         )
+        dk, from_v = lax.optimization_barrier((dk, from_v))  # their signs will turn: see ``walk``
         here, there = tiles.places()
         mask = here >= there
         if decays:
@@ -584,9 +553,9 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
             dq, dk, y = dq * read, dk * read, y * by_row(jnp.exp(end - row))
             handed_on = beta * jnp.sum(tiles.read(w_s) * y, axis=1)
             for j in range(V // SIDE):
-                both = tiles.read(block(S_s, j)) * tiles.read(block(dS_s, j))
+                both = tiles.read(block(S_s, j, 0)) * tiles.read(block(dS_s, j, 0))
                 handed_on = handed_on + jnp.exp(end) * jnp.sum(both, axis=1)
-            whole_s[...] = handed_on  # by token and by key channel, one on top of the other: only the sum is wanted
+            whole_s[...] = handed_on  # by token and by value channel, one on top of the other: only the sum is wanted
         plgpu.commit_smem()  # all threads are done with do, dv and u
         from_o_s, from_v_s, written_s = (block(x_s, 0) for x_s in (do_s, dv_s, u_s))
         from_o_s[...] = (scale * jnp.where(mask, from_o, 0.0)).astype(dtype)
@@ -625,7 +594,8 @@ def between(q, k, w, u, do, dv, S, dS, beta, G, *, scale):
         grid=(B, N, H, halves),  # the last is the innermost: halves that share u, do and dv run side by side
         grid_names=("b", "n", "h", "half"),
         scratch_types={n: tiles.factor(SIDE, SIDE, dtype=dtype) for n in keys}
-        | {n: tiles.factor(SIDE, V, dtype=dtype) for n in ("u_s", "do_s", "dv_s", "S_s", "dS_s")}
+        | {n: tiles.factor(SIDE, V, dtype=dtype) for n in ("u_s", "do_s", "dv_s")}
+        | {n: tiles.factor(V, SIDE, dtype=dtype) for n in ("S_s", "dS_s")}
         | {n: plgpu.SMEM((SIDE,), jnp.float32) for n in ("g_s", "dbeta_s", "dots_s", "whole_s")}
         | {"arrived": plgpu.Barrier(num_arrivals=5 + len(keys) + decays)},
     )(*(x for x in (q, k, w, u, do, dv, S, dS, beta, G) if x is not None))
