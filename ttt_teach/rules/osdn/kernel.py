@@ -12,8 +12,9 @@ rounds as a rule. If that is above 1/2, or if some d may leave the bounds (the t
 above hi, or the others below lo), the chunk is done token by token, for this head alone. Then ``scaled`` makes w_t =
 d_t k_t of all chunks at once.
 
-Within the walks vectors come and go through shared memory. ``commit_smem`` is a fence of all memory too, which may wait
-for what is on its way from or to global memory: a guess, which no measurement has tested yet.
+Within the walks vectors come and go through shared memory. ``commit_smem`` is a fence of all memory too, but that is
+hardly what they wait for: without the one in ``solve`` the forward walk took 74.5 us and not 76.1 (B 16, T 2048, H 12,
+D 128, an H200).
 
 **Backward.** L_t, the gradient of the scale after t, is such a walk from the end (``back``), with h = k dw:
 
