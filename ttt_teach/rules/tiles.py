@@ -143,7 +143,7 @@ def products(*sums):
         issue(accumulators, sums)
         return tuple(acc[...] for acc in accumulators)
 
-    return pl.run_scoped(run, *accumulators(sums))
+    return pl.run_scoped(run, *registers(sums))
 
 
 def issue(accumulators, sums) -> None:
@@ -152,7 +152,7 @@ def issue(accumulators, sums) -> None:
             plgpu.wgmma(acc, x, y)
 
 
-def accumulators(sums) -> list:
+def registers(sums) -> list:
     return [plgpu.ACC((pairs[0][0].shape[0], pairs[0][1].shape[1]), jnp.float32) for pairs in sums]
 
 
@@ -190,7 +190,7 @@ def products_with(more, first, *sums):
         issue(accumulators, more(plgpu.wgmma_accumulator_load(head, wait_n=sum(len(pairs) for pairs in sums))))
         return tuple(acc[...] for acc in accumulators)
 
-    return pl.run_scoped(run, *accumulators((first, *sums)))
+    return pl.run_scoped(run, *registers((first, *sums)))
 
 
 def in_turn(*steps):
@@ -207,7 +207,7 @@ def in_turn(*steps):
             for i, ((_, work), some) in enumerate(zip(steps, accumulators, strict=True))
         )
 
-    return pl.run_scoped(run, *(accumulators(sums) for sums, _ in steps))
+    return pl.run_scoped(run, *(registers(sums) for sums, _ in steps))
 
 
 def transposed(x):
