@@ -17,17 +17,18 @@ before they were restored and, with Muon or momentum, the direction.
 **Three kinds of products**, and a kernel for each:
 
 - *Into the hidden layer* (``strips``): up to six products of the same tokens, and between them what is no product:
-  silu, its slopes, the rates. Their sums never leave the registers. A read goes on to its output, so that its hidden
-  layer never leaves the chip.
+  silu, its slopes, the rates. Their sums never leave the registers.
 - *Out of it* (``over_tokens``, ``over_hidden``): sums over the tokens of a chunk, which are directions and gradients
   of weights, or over the hidden layer, which are gradients of tokens. XLA has as good products, but starts them one by
   one: four heads of 384 x 384 are 36 blocks for 132 multiprocessors. Here all sums of a step are one launch.
 - *Muon's* (``blend``), 15 for each matrix, and the polynomial they are terms of.
 
-Layers too wide for shared memory are left to XLA, but for Muon and the step: its products of 2048 tokens of width 768
-reach 92 % of the card's peak (notebook 12).
+Tokens and matrices are streamed through shared memory as in any product of large ones, so no width is too large. What
+keeps the tokens there instead has to take products of 64 columns, and was slower where it has room (width 384, the six
+sums of a direction's gradient: 65.5 us against 35.5).
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -49,9 +50,9 @@ from ttt_teach.rules.tiles import SIDE, by_row, transposed
 from ttt_teach.solvers.newton_schulz import GUARD, broad, to_length_1
 
 ROWS = 2 * SIDE  # tokens in a block: 64 for each of its two warpgroups, which share the tiles of the weights
-SLICES = 4  # of the hidden layer's columns, worked on one after the other
-RING = 4  # tiles of the weights that are on their way or read
-WIDEST = 768  # channels of a token, q and do or k and v together: 128 tokens of them are 192 KB of the 227
+RING = 4  # steps of a product that are on their way or read
+CACHED = 12  # steps of which 132 blocks' tokens, 26 MB, stay in the cache of 50 MB until the next strip wants them
+FEW = 8  # columns of the hidden layer, worked on one after the other
 
 
 def refusal(q: Array, k: Array, v: Array, size) -> str | None:
@@ -389,9 +390,10 @@ def _written_back(n, dW: Bank, more: Bank, read_dW: Bank, found: Bank, sizes: Ro
 
 # -- what is done to a chunk, and its gradient -------------------------------------------------------------------------
 
-# (tokens, matrices, along): a sum is those tokens times the matrix' or, not along its rows, the matrix
-GATE_UP_OUT = ((0, (0,), True), (0, (1,), True), (1, (2,), False))
-BY_TWO = ((0, (0, 1), True), (0, (3, 4), True), (1, (6, 7), True))  # W's and D's gate and up, and out' of both
+# Which tokens are multiplied with which matrices' of W, out' and D, D's out'
+GATE_UP_OUT = ((0, (0, 1)), (1, (3,)))
+OUT = ((0, (2,)),)
+SIX = ((0, (0, 1, 3, 4)), (1, (6, 7)))
 
 
 def silu(a):
@@ -417,7 +419,8 @@ def _read(span, W, q):
         a, u = sums
         return [silu(a)[0] * u], ()
 
-    (o,), _ = strips(span, [q], W, GATE_UP_OUT[:2], hidden, results=1, out=True)
+    h, _ = strips(span, [q], W, GATE_UP_OUT[:1], hidden, results=1)
+    (o,), _ = strips(span, h, W, OUT, lambda sums, _: (sums, ()), results=1)
     return o
 
 
@@ -437,7 +440,8 @@ def _read_back(span, W, q, do):
         return [dh * u * s1, dh * s, s * u], ()
 
     rates = jnp.broadcast_to(scale, (1, len(q)))
-    (da, du, h), _ = strips(span, [q, do], W, GATE_UP_OUT, hidden, results=3, rates=rates)
+    of = *W, out_turned(W)[0]
+    (da, du, h), _ = strips(span, [q, do], of, GATE_UP_OUT, hidden, results=3, rates=rates)
     dW = over_tokens(span, [(da, q), (du, q), (do, h)], [scale, scale, jnp.float32(1)], W)
     gate, up, _ = taken(W)
     (dq,) = over_hidden(span, [[(da, gate), (du, up)]], scale, [unset(q, q.shape, q.dtype)])
@@ -464,7 +468,8 @@ def _direction(span, W, k, v, rates, scale):
         s, s1, _ = silu(a)
         return [lr_gate * e * u * s1, lr_up * e * s, lr_out * s * u], ()
 
-    (g, p, h), _ = strips(span, [k, v], W, GATE_UP_OUT, hidden, results=3, rates=rates, parts=2)
+    out = lax.optimization_barrier(span.of(W[-1])[:, -1:])  # else XLA turns what it is made of, in float32
+    (g, p, h), _ = strips(span, [k, v], (*W, out.mT), GATE_UP_OUT, hidden, results=3, rates=rates)
     return over_tokens(span, [(g, k), (p, k), (v, h)], [scale] * 3, W)
 
 
@@ -493,7 +498,7 @@ def _direction_back(span, W, turned, k, v, rates, D, into):
 
     d_turned = out_turned(D)
     of = (*W, *D, turned[0], d_turned[0])
-    (da, du, de, g, p, h), dlr = strips(span, [k, v], of, BY_TWO, hidden, results=6, rates=rates, sums=3, parts=2)
+    (da, du, de, g, p, h), dlr = strips(span, [k, v], of, SIX, hidden, results=6, rates=rates, sums=3)
     dW = over_tokens(span, [(da, k), (du, k), (v, de)], [scale] * 3, W)
     (gate, up, _), (d_gate, d_up, _) = taken(W), taken(D)
     dk = [(g, d_gate), (p, d_up), (da, gate), (du, up)]
@@ -532,11 +537,6 @@ def lift(x: Array, dtype) -> Array:
     return jnp.ldexp(jnp.float32(1), -jnp.maximum(exponent, -100))
 
 
-def wide(*widths: int) -> bool:
-    """Whether two tiles of 128 tokens, so many channels together, leave the ring no room in shared memory."""
-    return sum(widths) > WIDEST
-
-
 def longer(x: Array, axis: int, more: int) -> Array:
     """With so many zeros more along that axis. XLA does pad by nothing."""
     return jnp.pad(x, [(0, more * (i == axis)) for i in range(x.ndim)]) if more else x
@@ -545,11 +545,6 @@ def longer(x: Array, axis: int, more: int) -> Array:
 def whole(x: Array) -> Array:
     """Filled up with zeros to whole blocks of tokens."""
     return longer(x, 0, -len(x) % ROWS)
-
-
-def summed(x: Array, y: Array) -> Array:
-    """x @ y, factors in 16 bits, the sum in float32."""
-    return jnp.matmul(x, y, preferred_element_type=jnp.float32)
 
 
 # -- into the hidden layer ---------------------------------------------------------------------------------------------
@@ -565,71 +560,33 @@ def strips(
     results: int,
     rates: Array | None = None,
     sums: int = 0,
-    parts: int = 1,
-    out: bool = False,
 ) -> tuple[list[Array], Array | None]:
     """Products of tokens ``[C, D]`` with matrices, and what ``hidden`` makes of their sums, 16 bits ``[C, M]`` each.
 
+    A block has 128 tokens, 64 for each of its two warpgroups, and goes through strips of the hidden layer, so wide that
+    the matrices of a term, side by side, have 256 columns: the most that wgmma takes. Three sums are then 192 registers
+    a thread, and six of half the width as many. Shared memory has four steps of 64 columns of the tokens and of the
+    matrices, 192 KB, and two tiles of results for each warpgroup. The next strip's first steps arrive while ``hidden``
+    is at this one's sums, a few columns at a time: all at once are more numbers than there are registers.
+
     Args:
-        tokens, weights: in 16 bits. terms: which tokens are multiplied with which matrix. Two matrices of a term are
-            two sums, side by side in one product: then the hidden layer is gone through 32 at a time instead of 64.
+        tokens, weights: in 16 bits. terms: which tokens are multiplied with which matrices', one after the other.
         hidden: ``(sums, rates) -> (results, numbers)``, of tiles ``[tokens, hidden]`` and of the rates of the same
             tokens, spread over the tile. The numbers are summed over the hidden layer.
-        rates: ``[R, C]``, float32. parts: into how many the hidden layer is split, to have as many times more blocks.
-        out: the one result times the third matrix' is wanted instead.
+        rates: ``[R, C]``, float32.
 
     Returns:
         the results; the sums ``[C, sums]``, or None.
     """
-    own = taken(weights)
-    if wide(*(x.shape[1] for x in tokens), own[2][0].shape[2] if out else 0):
-        return _by_xla(span, tokens, own, terms, hidden, rates, out)
-    found, numbers = _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, out)
-    return found, numbers.sum(0).T if sums else None
+    place, C, dtype = slots(weights), span.rows * span.chunks, tokens[0].dtype
+    most, width = max(len(of) for _, of in terms), taken(weights)[terms[0][1][0]][0].shape[2]
+    deep = [tokens[x].shape[1] // SIDE for x, _ in terms]
+    n, n_rates = sum(deep), 0 if rates is None else len(rates)
+    parts = 2 if span.chunks == 1 or n > CACHED else 1  # blocks that share the strips of their tokens
+    strip = math.gcd(256 // most, width // parts)
+    each = width // strip // parts
 
-
-def _by_xla(span, tokens, own, terms, hidden, rates, out):
-    """The same, but for a rounding: the sums go through memory to ``hidden``, so they do in 16 bits."""
-    tokens, own = [span.tokens(x) for x in tokens], [span.of(x)[:, i] for x, i in own]
-    pairs = [(tokens[x], own[w].mT if along else own[w]) for x, several, along in terms for w in several]
-    found = [(x @ w).astype(jnp.float32) for x, w in pairs]
-    results, numbers = hidden(found, [] if rates is None else [span.tokens(r) for r in rates])
-    results = [x.astype(tokens[0].dtype) for x in results]
-    results = [results[0] @ own[2].mT] if out else results
-    flat = [x.reshape(-1, x.shape[2]) for x in results]
-    return flat, jnp.stack([jnp.sum(x, axis=2).ravel() for x in numbers], axis=1) if numbers else None
-
-
-class Job(NamedTuple):
-    """64 columns of the tokens times a tile of a matrix, or half a tile of each of two, added to a sum."""
-
-    sum: int
-    tokens: int
-    column: int
-    matrices: tuple[int, ...]
-    along: bool
-
-
-def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, out):
-    """A block has 128 tokens and a part of the hidden layer, which it goes through 64 at a time.
-
-    In shared memory: the tokens, 192 KB if they have 2 x 384 channels (a read: the queries and their hidden layer), and
-    a ring of four tiles of the matrices, 32 KB. Its two warpgroups take 64 tokens each and read the same tile. A job is
-    64 x 64 x 64. While one is computed the tile of the one before it is replaced: by the first warpgroup, once both
-    have said that they are through with it (``free``). In registers: the sums of a piece, up to three tiles of 32 a
-    thread.
-    """
-    place, M, V, dtype = slots(weights), weights[0].shape[2], weights[-1].shape[2], tokens[0].dtype
-    C, across = span.rows * span.chunks, V if out else M
-    columns = [x.shape[1] // SIDE for x in tokens]
-    beside, n_rates = len(terms[0][1]), 0 if rates is None else len(rates)
-    strip, narrow = SIDE // beside, SIDE // beside // SLICES
-    pieces = M // strip
-    parts = parts if pieces % parts == 0 else 1
-    work = [Job(s, *term[:1], j, *term[1:]) for j in range(max(columns)) for s, term in enumerate(terms)]
-    work = [job for job in work if job.column < columns[job.tokens]]
-
-    def body(first_g, *refs, token_s, hidden_s, ring, there, full, free):
+    def body(first_g, *refs, x_s, y_s, result_s, full, free):
         refs = iter(refs)
         token_g, weight_g = [next(refs) for _ in tokens], [next(refs) for _ in weights]
         rates_g = next(refs) if n_rates else None
@@ -638,129 +595,85 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
         wg, part, tile, first = lax.axis_index("wg"), lax.axis_index("part"), lax.axis_index("tile"), first_g[0]
         chunk = lax.div(tile, jnp.int32(span.rows // ROWS))
         matrix_g = [weight_g[a].at[span.skipped(len(weights[a]), first) + chunk, i] for a, i in place]
-        mine = pl.ds((2 * tile + wg) * SIDE, SIDE)
+        half, mine = pl.ds(wg * SIDE, SIDE), pl.ds((2 * tile + wg) * SIDE, SIDE)
 
-        def here(length):
-            """This warpgroup's tokens, in an array of that length."""
-            return pl.ds(span.skipped(length, first, span.rows) * span.rows + (2 * tile + wg) * SIDE, SIDE)
+        def start(length):
+            """Where the block's tokens begin in an array of that length."""
+            return span.skipped(length, first, span.rows) * span.rows + tile * ROWS
 
-        def arrival(x, column):
-            return there.at[wg * sum(columns) + sum(columns[:x]) + column]
+        def fetch(t, slot):
+            own, t = pl.ds((part * each + lax.div(t, jnp.int32(n))) * strip, strip), lax.rem(t, jnp.int32(n))
+            for i, ((x, of), arrived) in enumerate(zip(terms, full, strict=True)):
 
-        def fetch(slot, job, piece):
-            own, over = pl.ds(piece * strip, strip), pl.ds(job.column * SIDE, SIDE)
-            for i, w in enumerate(job.matrices):
-                box = matrix_g[w].at[(own, over) if job.along else (over, own)]
-                into = pl.ds(i * strip, strip) if job.along else pl.ds(0, SIDE)
-                plgpu.copy_gmem_to_smem(box, ring.at[slot, into], full.at[slot])
+                @pl.when((t >= sum(deep[:i])) & (t < sum(deep[: i + 1])))
+                def _(i=i, x=x, of=of, arrived=arrived):
+                    over = pl.ds((t - sum(deep[:i])) * SIDE, SIDE)
+                    box = token_g[x].at[pl.ds(start(len(tokens[x])), ROWS), over]
+                    plgpu.copy_gmem_to_smem(box, x_s.at[slot], arrived.at[slot])
+                    for j, w in enumerate(of):
+                        into = y_s.at[slot, pl.ds(j * strip, strip)]
+                        plgpu.copy_gmem_to_smem(matrix_g[w].at[own, over], into, arrived.at[slot])
 
-        def sweep(work, factor_s, start, count, finish, carry, done=0, last=True):
-            """``finish(piece, sums, carry)`` for count pieces from there on, after so many jobs done."""
-            n, total = len(work), count * len(work)
+        def factors(columns, slot):
+            return x_s.at[slot, half], transposed(y_s.at[slot, pl.ds(0, columns)])
 
-            @pl.when(wg == 0)
-            def _():
-                for r in range(RING):
-                    slot = (done + r) % RING
-                    if slot < done:
-                        plgpu.barrier_wait(free.at[slot])
-                    if r < total:
-                        fetch(slot, work[r % n], start + r // n)
+        flows = [
+            (steps, arrived, partial(factors, len(of) * strip), len(of) * strip)
+            for steps, (_, of), arrived in zip(deep, terms, full, strict=True)
+        ]
+        if n_rates:
+            here = pl.ds(start(rates.shape[1]) + wg * SIDE, SIDE)
+        own_rates = [tiles.vector(rates_g.at[i, here], tiles.PER_ROW) for i in range(n_rates)]
 
-            def replace(t, i, p):
-                """The tile of job t of this sweep by that of job t + RING, which is the i-th from piece p on."""
-                slot = (done + t) & (RING - 1)
-                wanted = t + RING < total
-                pl.when(wanted | (not last))(lambda: plgpu.barrier_arrive(free.at[slot]))
+        def work(p, _):
+            found = streamed(RING, fetch, flows, wg, free, p * n, each * n)
+            found = [x[:, i : i + strip] for x in found for i in range(0, x.shape[1], strip)]
+            numbers = [plgpu.layout_cast(jnp.zeros((SIDE, FEW), jnp.float32), tiles.WGMMA) for _ in range(sums)]
+            for column in range(0, strip, SIDE):
+                made = []
+                for j in range(column, column + SIDE, FEW):
+                    few, more = hidden([x[:, j : j + FEW] for x in found], [by_row(r, FEW) for r in own_rates])
+                    made.append([x.astype(dtype) for x in few])
+                    numbers = [x + y for x, y in zip(numbers, more, strict=True)]
+                across = pl.ds((part * each + p) * strip + column, SIDE)
+                for i, few in enumerate(zip(*made, strict=True)):
+                    turn = (p * (strip // SIDE) + column // SIDE) * results + i
+                    leave(jnp.concatenate(few, axis=1), result_s.at[wg, turn & 1], result_g[i].at[mine, across])
+            for i, x in enumerate(numbers):
+                sums_g[part * each + p, i, mine] = jnp.sum(x, axis=1)
+            return ()
 
-                @pl.when(wanted & (wg == 0))
-                def _():
-                    plgpu.barrier_wait(free.at[slot])
-                    fetch(slot, work[i % n], start + p + i // n)
+        fill(RING, each * n, fetch, wg)
+        tiles.steps(each, work, ())
+        plgpu.wait_smem_to_gmem(0)
 
-            def piece(p, carry):
-                each = 1 + max(job.sum for job in work)
-                zero = 0 if out else tiles.unforeseen_zero(p)  # a read has registers for its descriptors
-
-                def run(*accumulators):
-                    begun = set()
-                    for i, job in enumerate(work):
-                        t = p * n + i
-                        slot = (done + t) & (RING - 1)
-                        if not done and job[1:3] not in begun:  # the tokens come 64 columns at a time
-                            begun.add(job[1:3])
-                            pl.when(p == 0)(lambda job=job: plgpu.barrier_wait(arrival(job.tokens, job.column)))
-                        plgpu.barrier_wait(full.at[slot])
-                        tile = ring.at[slot]
-                        tile = transposed(tile) if job.along else tile
-                        factor = factor_s[job.tokens].at[wg + zero, job.column]
-                        plgpu.wgmma(accumulators[job.sum], factor, tile)
-                        if i:
-                            plgpu.wgmma_wait(1)
-                            replace(t - 1, i - 1 + RING, p)
-                    found = [acc[...] for acc in accumulators]
-                    replace(p * n + n - 1, n - 1 + RING, p)
-                    return found
-
-                found = pl.run_scoped(run, *(plgpu.ACC((SIDE, SIDE), jnp.float32) for _ in range(each)))
-                return finish(start + p, found, carry)
-
-            return tiles.steps(count, piece, carry)
-
-        for job in dict.fromkeys(job[1:3] for job in work):
-            x, over = job[0], pl.ds(job[1] * SIDE, SIDE)
-            plgpu.copy_gmem_to_smem(token_g[x].at[here(len(tokens[x])), over], token_s[x].at[wg, job[1]], arrival(*job))
-
-        def of_hidden(piece, found, carry):
-            """A few columns at a time: all of it at once are more numbers than there are registers."""
-            made = []
-            for j in range(0, strip, narrow):
-                few = [x[:, i * strip + j : i * strip + j + narrow] for x in found for i in range(beside)]
-                few, numbers = hidden(few, [by_row(r, narrow) for r in own_rates])
-                made.append([x.astype(dtype) for x in few])
-                carry = tuple(x + jnp.sum(y, axis=1) for x, y in zip(carry, numbers, strict=True))
-            for i, few in enumerate(zip(*made, strict=True)):
-                if out:
-                    hidden_s[0][wg, piece] = jnp.concatenate(few, axis=1)
-                else:
-                    result_g[i][mine, pl.ds(piece * strip, strip)] = jnp.concatenate(few, axis=1)
-            return carry
-
-        def of_out(piece, found, carry):
-            result_g[0][mine, pl.ds(piece * SIDE, SIDE)] = found[0].astype(dtype)
-            return carry
-
-        own_rates = [tiles.vector(rates_g.at[i, here(rates.shape[1])], tiles.PER_ROW) for i in range(n_rates)]
-        count = pieces // parts
-        zeros = tuple(plgpu.layout_cast(jnp.zeros((SIDE,), jnp.float32), tiles.PER_ROW) for _ in range(sums))
-        numbers = sweep(work, token_s, part * count, count, of_hidden, zeros, last=not out)
-        if out:
-            plgpu.commit_smem()  # this warpgroup's own hidden layer is what it now multiplies
-            onward = [Job(0, 0, j, (2,), True) for j in range(pieces)]
-            sweep(onward, hidden_s, 0, V // SIDE, of_out, (), done=count * len(work))
-        for i, x in enumerate(numbers):
-            sums_g[part, i, mine] = x
-
-    outputs = [jax.ShapeDtypeStruct((C, across), dtype)] * results
+    outputs = [jax.ShapeDtypeStruct((C, width), dtype)] * results
     if sums:
-        outputs.append(jax.ShapeDtypeStruct((parts, sums, C), jnp.float32))
+        outputs.append(jax.ShapeDtypeStruct((width // strip, sums, C), jnp.float32))
     found = tiles.kernel(
         body,
         out_type=outputs,
-        grid=(parts, C // ROWS),  # the first is the innermost: parts that share their tokens run side by side
-        grid_names=("part", "tile"),
+        grid=(C // ROWS, parts),  # the last is the innermost: parts that share their tokens run side by side
+        grid_names=("tile", "part"),
         num_threads=2,
         thread_name="wg",
         scratch_types={
-            "token_s": [tiles.factor(2, n, SIDE, SIDE, dtype=dtype) for n in columns],
-            "hidden_s": [tiles.factor(2, pieces, SIDE, SIDE, dtype=dtype)] if out else [],
-            "ring": tiles.factor(RING, SIDE, SIDE, dtype=dtype),
-            "there": plgpu.Barrier(num_barriers=2 * sum(columns)),
-            "full": plgpu.Barrier(num_arrivals=beside, num_barriers=RING),
+            "x_s": tiles.factor(RING, ROWS, SIDE, dtype=dtype),
+            "y_s": tiles.factor(RING, most * strip, SIDE, dtype=dtype),
+            "result_s": tiles.factor(2, 2, SIDE, SIDE, dtype=dtype),
+            "full": [plgpu.Barrier(num_arrivals=1 + len(of), num_barriers=RING) for _, of in terms],
             "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
         },
     )(span.first, *tokens, *weights, *([] if rates is None else [rates]))
-    return (found[:-1], found[-1]) if sums else (found, None)
+    return (found[:-1], found[-1].sum(0).T) if sums else (found, None)
+
+
+def leave(x, place, into):
+    """A tile to global memory by way of shared memory, where each warpgroup has two places that it takes in turn."""
+    plgpu.wait_smem_to_gmem(1, wait_read_only=True)  # what was there before has left
+    place[...] = x
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(place, into)
 
 
 # -- out of it ---------------------------------------------------------------------------------------------------------
@@ -768,20 +681,16 @@ def _strips(span, tokens, weights, terms, hidden, results, rates, sums, parts, o
 
 def over_tokens(span: Span, products: list[tuple[Array, Array]], scales: list[Array], like: Bank) -> Bank:
     """x' y / scale of every ``x [C, A]``, ``y [C, N]``, in float32, laid out as ``like``."""
-    if any(wide(x.shape[1], y.shape[1]) for x, y in products):
-        found = [
-            summed(span.tokens(x).mT, span.tokens(y)) / scale for (x, y), scale in zip(products, scales, strict=True)
-        ]
-        return (jnp.stack(found, 1),) if len(like) == 1 else tuple(x[:, None] for x in found)
     outputs = [jax.ShapeDtypeStruct((span.chunks, *w.shape[1:]), jnp.float32) for w in like]
     sums = [[(x, (y, None))] for x, y in products]
-    columns = broadest([w.shape[3] for w in like]) if span.chunks > 1 else (ROWS,)  # one chunk has few blocks as it is
+    # Of one chunk there are few blocks as it is.
+    columns = broadest([w.shape[3] for w in like], (256, 192, ROWS) if span.chunks > 1 else (256, ROWS))
     return tuple(_totals(span, sums, scales, slots(outputs), out_type=outputs, columns=columns, tokens=True))
 
 
-def broadest(widths: list[int]) -> tuple[int, ...]:
-    """The columns of a block, one product or two: the more, the less of x is read again by other blocks."""
-    return next(x for x in ((192, 192), (192,), (ROWS,)) if all(width % sum(x) == 0 for width in widths))
+def broadest(widths: list[int], choice: tuple[int, ...]) -> int:
+    """The columns of a block: the more, the less of x is read again by other blocks."""
+    return next(x for x in choice if all(width % x == 0 for width in widths))
 
 
 def over_hidden(span: Span, sums: list[list], scale: Array, into: list[Array]) -> list[Array]:
@@ -789,28 +698,22 @@ def over_hidden(span: Span, sums: list[list], scale: Array, into: list[Array]) -
 
     ``into``: the arrays in which those tokens have their places.
     """
-    if any(wide(*y.shape[2:]) for pairs in sums for _, (y, _) in pairs):
-        pairs = [[(span.tokens(x), span.of(y)[:, i]) for x, (y, i) in pairs] for pairs in sums]
-        joined = [[jnp.concatenate(z, axis=2 - i) for i, z in enumerate(zip(*p, strict=True))] for p in pairs]
-        found = [(summed(x, y) / scale).astype(x.dtype).reshape(-1, y.shape[2]) for x, y in joined]
-        return [put(span.first[0] * span.rows, x, part) for x, part in zip(into, found, strict=True)]
-    place, columns = [(i, None) for i in range(len(sums))], broadest([x.shape[1] for x in into])
+    place, columns = [(i, None) for i in range(len(sums))], broadest([x.shape[1] for x in into], (256, 192, ROWS))
     return _totals(span, sums, [scale] * len(sums), place, into=into, columns=columns, tokens=False)
 
 
 def _totals(span, sums, scales, place, *, into=(), out_type=(), columns, tokens):
     """Sums of products over their scales: over the rows of x and y (tokens), or the columns of x (hidden layer).
 
-    A block has 128 x ``columns`` of one sum, 64 rows for each of its two warpgroups; 384 x 384 over the tokens are 9
-    blocks of 128 columns for each head and matrix, 2048 tokens x 384 are 16 blocks of 2 x 192, of which a thread has
-    192 numbers. A step is 64 deep. Shared memory has four steps, 128 KB or 160 KB, or three of 2 x 192 columns, 192 KB.
+    A block has 128 x ``columns`` of one sum, 64 rows for each of its two warpgroups: 768 x 768 over the tokens are 18
+    blocks of 256 columns for each head and matrix, 2048 tokens x 768 are 48. Shared memory has four steps of 64, 128 KB
+    to 192 KB, and, of results in 16 bits, two tiles for each warpgroup.
     """
-    width, ring = sum(columns), RING if len(columns) == 1 else 3
     flat = [(x, y) for pairs in sums for x, (y, _) in pairs]
     shapes = [(x.shape[1] if tokens else span.rows, y.shape[-1]) for ((x, (y, _)), *_) in sums]
-    blocks = [(rows // ROWS) * (over // width) for rows, over in shapes]
+    blocks = [(rows // ROWS) * (over // columns) for rows, over in shapes]
 
-    def body(first_g, *refs, x_s, y_s, full, free):
+    def body(first_g, *refs, x_s, y_s, result_s, full, free):
         refs = iter(refs)
         scale_g = [next(refs) for _ in scales]
         pair_g = [(next(refs), next(refs)) for _ in flat]
@@ -824,10 +727,9 @@ def _totals(span, sums, scales, place, *, into=(), out_type=(), columns, tokens)
             return (span.skipped(len(x), first, span.rows) + chunk) * span.rows
 
         def one(index, pairs, block):
-            over = jnp.int32(shapes[index][1] // width)
+            over = jnp.int32(shapes[index][1] // columns)
             deep = (span.rows if tokens else pairs[0][0][0].shape[1]) // SIDE
-            row, column = lax.div(block, over) * ROWS, lax.rem(block, over) * width
-            across = [pl.ds(column + sum(columns[:i]), n) for i, n in enumerate(columns)]
+            row, column = lax.div(block, over) * ROWS, lax.rem(block, over) * columns
 
             def fetch(t, slot):
                 for i, ((x, (y, at)), (x_g, y_g)) in enumerate(pairs):
@@ -837,25 +739,31 @@ def _totals(span, sums, scales, place, *, into=(), out_type=(), columns, tokens)
                         step = (t - i * deep) * SIDE
                         if tokens:
                             x_box = x_g.at[pl.ds(start(x) + step, SIDE), pl.ds(row, ROWS)]
-                            y_rows = y_g.at[pl.ds(start(y) + step, SIDE)]
+                            y_box = y_g.at[pl.ds(start(y) + step, SIDE), pl.ds(column, columns)]
                         else:
                             x_box = x_g.at[pl.ds(start(x) + row, ROWS), pl.ds(step, SIDE)]
                             y_rows = y_g.at[span.skipped(len(y), first) + chunk, at, pl.ds(step, SIDE)]
+                            y_box = y_rows.at[:, pl.ds(column, columns)]
                         plgpu.copy_gmem_to_smem(x_box, x_s.at[slot], full.at[slot])
-                        for i, cols in enumerate(across):
-                            plgpu.copy_gmem_to_smem(y_rows.at[:, cols], y_s.at[slot, i], full.at[slot])
+                        plgpu.copy_gmem_to_smem(y_box, y_s.at[slot], full.at[slot])
 
             def factors(slot):
-                x = transposed(x_s.at[slot, :, half]) if tokens else x_s.at[slot, half]
-                return [(x, y_s.at[slot, i]) for i in range(len(columns))]
+                return transposed(x_s.at[slot, :, half]) if tokens else x_s.at[slot, half], y_s.at[slot]
 
-            found = streamed(len(pairs) * deep, ring, fetch, factors, columns, wg, full, free)
+            flow = len(pairs) * deep, full, factors, columns
+            fill(RING, flow[0], fetch, wg)
+            (found,) = streamed(RING, fetch, [flow], wg, free)
+            found *= 1 / scale_g[index][0]
             array, at = place[index]
             out, mine = out_g[array], row + wg * SIDE
-            out = out.at[chunk, at] if tokens else out
-            mine = pl.ds(mine if tokens else start(into[array]) + mine, SIDE)
-            for x, cols in zip(found, across, strict=True):
-                out[mine, cols] = (x * (1 / scale_g[index][0])).astype(out.dtype)
+            if tokens:
+                out[chunk, at, pl.ds(mine, SIDE), pl.ds(column, columns)] = found
+                return
+            for i in range(columns // SIDE):
+                box = out.at[pl.ds(start(into[array]) + mine, SIDE), pl.ds(column + i * SIDE, SIDE)]
+                x = found[:, i * SIDE : (i + 1) * SIDE].astype(out.dtype)
+                leave(x, result_s[0].at[wg, i % 2], box)
+            plgpu.wait_smem_to_gmem(0)
 
         before = 0
         for index, (count, pairs) in enumerate(zip(blocks, sums, strict=True)):
@@ -872,45 +780,65 @@ def _totals(span, sums, scales, place, *, into=(), out_type=(), columns, tokens)
         num_threads=2,
         thread_name="wg",
         scratch_types={
-            "x_s": tiles.factor(ring, *((SIDE, ROWS) if tokens else (ROWS, SIDE)), dtype=flat[0][0].dtype),
-            "y_s": tiles.factor(ring, len(columns), SIDE, columns[0], dtype=flat[0][0].dtype),
-            "full": plgpu.Barrier(num_arrivals=1 + len(columns), num_barriers=ring),
-            "free": plgpu.Barrier(num_arrivals=2, num_barriers=ring),
+            "x_s": tiles.factor(RING, *((SIDE, ROWS) if tokens else (ROWS, SIDE)), dtype=flat[0][0].dtype),
+            "y_s": tiles.factor(RING, SIDE, columns, dtype=flat[0][0].dtype),
+            "result_s": [] if tokens else [tiles.factor(2, 2, SIDE, SIDE, dtype=flat[0][0].dtype)],
+            "full": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
+            "free": plgpu.Barrier(num_arrivals=2, num_barriers=RING),
         },
     )(span.first, *(x.reshape(1) for x in scales), *(z for pair in flat for z in pair))
 
 
-def streamed(total, ring, fetch, factors, columns, wg, full, free):
-    """Sums of so many products of 64 rows: a step's place in the ring is filled again once both have done with it."""
-
-    def replace(t):
-        slot = lax.rem(t, jnp.int32(ring))
-        plgpu.barrier_arrive(free.at[slot])
-
-        @pl.when(wg == 0)
-        def _():
-            plgpu.barrier_wait(free.at[slot])
-            fetch(t + ring, slot)
-
-    def run(*sums):
-        def step(t, _):
-            slot = lax.rem(t, jnp.int32(ring))
-            plgpu.barrier_wait(full.at[slot])
-            for acc, (x, y) in zip(sums, factors(slot), strict=True):
-                plgpu.wgmma(acc, x, y)
-            plgpu.wgmma_wait(len(sums))  # all of the step before
-            pl.when((t > 0) & (t - 1 + ring < total))(lambda: replace(t - 1))
-            return ()
-
-        tiles.steps(total, step, ())
-        return [acc[...] for acc in sums]
+def fill(ring, total, fetch, wg):
+    """``fetch(t, place)`` of the first steps, before ``streamed``."""
 
     @pl.when(wg == 0)
     def _():
         for t in range(min(ring, total)):
             fetch(jnp.int32(t), t)
 
-    return pl.run_scoped(run, *(plgpu.ACC((SIDE, n), jnp.float32) for n in columns))
+
+def streamed(ring, fetch, flows, wg, free, first=0, total=None):
+    """Sums of products, 64 deep each, that come through a ring of places in shared memory.
+
+    fetch: ``(t, place)`` has step t brought there. A place is filled again once both warpgroups have done with it.
+    flows: ``(steps, full, factors, columns)`` of one sum after the other: barriers of what has come, ``factors(place)``
+    of a step's product. first, total: these are some of the steps of so many, of several calls.
+    """
+    steps = sum(count for count, *_ in flows)
+    total = total or steps
+
+    def replace(t):
+        @pl.when(t + ring < total)
+        def _():
+            slot = lax.rem(t, jnp.int32(ring))
+            plgpu.barrier_arrive(free.at[slot])
+
+            @pl.when(wg == 0)
+            def _():
+                plgpu.barrier_wait(free.at[slot])
+                fetch(t + ring, slot)
+
+    def run(*sums):
+        done = 0
+        for (count, full, factors, _), acc in zip(flows, sums, strict=True):
+
+            def step(i, _, full=full, factors=factors, acc=acc, done=done):
+                t = first + done + i
+                slot = lax.rem(t, jnp.int32(ring))
+                plgpu.barrier_wait(full.at[slot])
+                plgpu.wgmma(acc, *factors(slot))
+                plgpu.wgmma_wait(1)  # all of the step before
+                pl.when(done + i > 0)(lambda: replace(t - 1))
+                return ()
+
+            tiles.steps(count, step, ())
+            done += count
+        found = [acc[...] for acc in sums]
+        replace(jnp.int32(first + steps - 1))
+        return found
+
+    return pl.run_scoped(run, *(plgpu.ACC((SIDE, columns), jnp.float32) for *_, columns in flows))
 
 
 # -- Muon --------------------------------------------------------------------------------------------------------------
@@ -996,11 +924,13 @@ def blend(scales, base, pairs, *, turned=False, exact=False):
                     plgpu.copy_gmem_to_smem(y_box, y_s.at[slot], full.at[slot])
 
         def factors(slot):
-            return [(x_s.at[slot, pl.ds(wg * SIDE, SIDE)], transposed(y_s.at[slot]) if turned else y_s.at[slot])]
+            return x_s.at[slot, pl.ds(wg * SIDE, SIDE)], transposed(y_s.at[slot]) if turned else y_s.at[slot]
 
         mine = matrix, pl.ds(row + wg * SIDE, SIDE), pl.ds(column, ROWS)
         base = [plgpu.load(x_g.at[mine], layout=tiles.WGMMA, optimized=False) for x_g in base_g]
-        (found,) = streamed(len(pairs) * deep // SIDE, ring, fetch, factors, (ROWS,), wg, full, free)
+        flow = len(pairs) * deep // SIDE, full, factors, ROWS
+        fill(ring, flow[0], fetch, wg)
+        (found,) = streamed(ring, fetch, [flow], wg, free)
         found = scales_g[1] * found
         for x in base:
             found += scales_g[0] * x.astype(jnp.float32)
