@@ -39,8 +39,7 @@ each token and head, where q, k, w and v have 3 K + V.
 **Measured** on an H200 (B 16, T 2048, H 12, D 128, bfloat16, no decay, w = k), in us: inverses 111, walk 147, or 230 if
 it keeps these, back 190, between 276; all but the first read and write as much as takes 105, 188, 164 and 258 if
 nothing else is done. With the whole head in a block walk and back took 164, 249 and 206: 192 blocks on 132
-multiprocessors come in two turns, and the second is half empty. (Since then o, u and dv, the states and dS leave beside
-the next chunk's first product, which has not been measured yet.) What inverses waits for is its chain of products: with
+multiprocessors come in two turns, and the second is half empty. What inverses waits for is its chain of products: with
 a seventh fewer instructions, masks kept in shared memory, it took 107; with four warpgroups of 128 registers, 158.
 """
 
@@ -247,21 +246,20 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
 
     One block per head and 64 value columns, whose part of S a warpgroup carries in registers, transposed. A second one
     makes P, and fetches anew what the first has said that it is done with (``free``). In shared memory (K = 128): three
-    slots (two, if w is there and ``keep``) of q, k and w, 16 KB each, and three of v and T, two of P, 8 KB each; o 8 KB
-    and, if ``keep``, u 8 KB and the 16-bit S' 16 KB, to leave from.
+    slots of q, k and w, 16 KB each, three (two, if w is there and ``keep``) of v (then o) and T, two of P, 8 KB each;
+    if ``keep``, u 8 KB and the 16-bit S' 16 KB, to leave from.
     """
     (B, tokens_in_all, H, K), V, dtype = q.shape, v.shape[-1], v.dtype
     N, own, decays, starts = tiles.chunks(tokens_in_all), w is not None, G is not None, S is not None
-    slots = {"keys": 2 if own and keep else 3, "values": 3}
+    slots = {"keys": 3, "values": 2 if own and keep else 3}
 
-    def body(*refs, q_s, k_s, v_s, T_s, P_s, beta_s, g_s, arrived, free, made, o_s, w_s=None, u_s=None, S_s=None):
+    def body(*refs, q_s, k_s, v_s, T_s, P_s, beta_s, g_s, arrived, free, made, w_s=None, u_s=None, S_s=None):
         refs = iter(refs)
         q_g, k_g, w_g, v_g, T_g, beta_g = (next(refs) if there else None for there in (1, 1, own, 1, 1, 1))
         G_g, first_g = next(refs) if decays else None, next(refs) if starts else None
         o_g, last_g = next(refs), next(refs)
         P_g, u_g, borders_g = refs if keep else (None, None, None)
         bi, h, half, who = (lax.axis_index(name) for name in ("b", "h", "half", "who"))
-        zero = jnp.zeros((), jnp.int32)  # traced: a known start is refused where a box reaches over the end
         mine = pl.ds(half * SIDE, SIDE)
         write_s = w_s if own else k_s
 
@@ -296,64 +294,51 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
 
         def renew(n, nothing):
             pl.when(n + 1 < N)(lambda: make(n + 1))
-            for which in ("values", "keys"):
+            for which in arrived:
                 plgpu.barrier_wait(free[which].at[n % slots[which]])
                 plgpu.commit_smem()  # what has been read there comes before what is written
                 pl.when(n + slots[which] < N)(partial(fetch, which, n + slots[which]))
 
-        def send(n, o, u, S=None):
-            """o and u of chunk n, and the state after it, to global memory."""
-            plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last ones have left
-            transposed(o_s)[...] = o
-            if keep:
-                transposed(u_s)[...] = u
-            if keep and S is not None:
-                S_s[...] = S
-            plgpu.commit_smem()
-            tokens = pl.ds(n * SIDE, SIDE)
-            plgpu.copy_smem_to_gmem(o_s, o_g.at[bi, tokens, h, mine])
-            if keep:
-                plgpu.copy_smem_to_gmem(u_s, u_g.at[bi, tokens, h, mine])
-            if keep and S is not None:
-                plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, n + 1, mine])
-
-        def chunk(n, S, *last):
-            """S after chunk n, and o and u, which leave beside the next chunk's first product, as the last ones do."""
-            slot, place = n % slots["keys"], n % slots["values"]
+        def chunk(n, S):
+            slot, place, turn, tokens = n % slots["keys"], n % slots["values"], n & 1, pl.ds(n * SIDE, SIDE)
             now = S.astype(dtype)
             plgpu.barrier_wait(arrived["keys"].at[slot])
             # the barrier: LLVM takes a product's sign, as in v - found, for something to turn before it is waited for
-            _, found = in_turn(
-                ([], lambda: send(n - 1, *last, now) if last else None),
-                ([[(now, transposed(k_s.at[slot]))]], lax.optimization_barrier),
-            )
+            (found,) = lax.optimization_barrier(products([(now, transposed(k_s.at[slot]))]))
             read, write, fade = strengths(slot, beta_s, g_s if decays else None)
             plgpu.barrier_wait(arrived["values"].at[place])
-            x = (tiles.read(transposed(v_s.at[place])) - read * found).astype(dtype)
+            v_n = transposed(v_s.at[place])
+            x = (tiles.read(v_n) - read * found).astype(dtype)
             (u, written), o = in_turn(
                 ([[(x, transposed(T_s.at[place]))]], lambda u: (u.astype(dtype), (u * write).astype(dtype))),
                 ([[(now, transposed(q_s.at[slot]))]], lambda o: scale * read * o),
             )
-            plgpu.barrier_arrive(free["values"].at[place])
-            plgpu.barrier_wait(made.at[n & 1])
-            S, o = onto((fade * S, (written, write_s.at[slot])), (o, (u, transposed(P_s.at[n & 1]))))
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last o, u and S have left
+            pl.when(n > 0)(lambda: plgpu.barrier_arrive(free["values"].at[(n - 1) % slots["values"]]))
+            if keep:
+                S_s[...] = now
+                transposed(u_s)[...] = u
+            plgpu.barrier_wait(made.at[turn])
+            S, o = onto((fade * S, (written, write_s.at[slot])), (o, (u, transposed(P_s.at[turn]))))
             plgpu.barrier_arrive(free["keys"].at[slot])
-            return S, o.astype(dtype), u
+            v_n[...] = o.astype(dtype)  # each warp overwrites what it has read
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(v_s.at[place], o_g.at[bi, tokens, h, mine])
+            if keep:
+                plgpu.copy_smem_to_gmem(u_s, u_g.at[bi, tokens, h, mine])
+                plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, n, mine])
+            return S
 
         @pl.when(who == 0)
         def _():
-            S = start(first_g.at[bi, h, :, mine] if starts else None, K)
-            if keep:
-                S_s[...] = S.astype(dtype)
-                plgpu.commit_smem()
-                plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, 0, mine])
-            S, *last = tiles.steps(N - 1, lambda n, carry: chunk(n + 1, *carry), chunk(zero, S))
-            send(zero + N - 1, *last)
-            finish(S, last_g.at[bi, h, :, mine])
+            S = tiles.steps(N, chunk, start(first_g.at[bi, h, :, mine] if starts else None, K))
             plgpu.wait_smem_to_gmem(0)
+            plgpu.barrier_arrive(free["values"].at[(N - 1) % slots["values"]])
+            finish(S, last_g.at[bi, h, :, mine])
 
         @pl.when(who == 1)
         def _():
+            zero = jnp.zeros((), jnp.int32)  # traced: a known start is refused where a box reaches over the end
             for which in arrived:
                 for n in range(min(N, slots[which])):
                     fetch(which, zero + n)
@@ -365,7 +350,7 @@ def walk(q, k, w, v, T, beta, G, S, *, scale, keep=False):
     scratch = {n: tiles.factor(slots["keys"], SIDE, K, dtype=dtype) for n in ("q_s", "k_s", "w_s")[: 2 + own]}
     scratch |= {n: plgpu.SMEM((slots["keys"], SIDE), jnp.float32) for n in ("beta_s", "g_s")}
     scratch |= {n: tiles.factor(slots["values"], SIDE, SIDE, dtype=dtype) for n in ("v_s", "T_s")}
-    scratch |= {"P_s": tiles.factor(2, SIDE, SIDE, dtype=dtype), "o_s": tiles.factor(SIDE, SIDE, dtype=dtype)}
+    scratch["P_s"] = tiles.factor(2, SIDE, SIDE, dtype=dtype)
     if keep:
         squares = jax.ShapeDtypeStruct((B, H, N, SIDE, SIDE), dtype)
         outputs += [squares, jax.ShapeDtypeStruct(v.shape, dtype), jax.ShapeDtypeStruct((B, H, N, V, K), dtype)]
@@ -428,7 +413,6 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
         G_g = next(refs) if decays else None
         last_g, dv_g, first_g, borders_g = refs
         bi, h, half, who = (lax.axis_index(name) for name in ("b", "h", "half", "who"))
-        zero = jnp.zeros((), jnp.int32)  # traced: a known start is refused where a box reaches over the end
         mine = pl.ds(half * SIDE, SIDE)
         write_s = w_s if own else k_s
 
@@ -453,49 +437,37 @@ def back(q, k, w, do, T, P, beta, G, dS, *, scale):
                 plgpu.commit_smem()  # what has been read there comes before what is written
                 pl.when(n + slots[which] < N)(partial(fetch, which, n + slots[which]))
 
-        def send(n, dv, S=None):
-            """dv of the n-th chunk from the end, and dS before it, to global memory."""
-            plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last ones have left
-            transposed(dv_s)[...] = dv
-            if S is not None:
-                S_s[...] = S
-            plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(dv_s, dv_g.at[bi, pl.ds((N - 1 - n) * SIDE, SIDE), h, mine])
-            if S is not None:
-                plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, N - 2 - n, mine])
-
-        def chunk(n, S, *last):
-            slot, place = n % slots["keys"], n % slots["values"]
+        def chunk(n, S):
+            slot, other, place = n % slots["keys"], n % slots["values"], N - 1 - n
             now = S.astype(dtype)
             plgpu.barrier_wait(arrived["keys"].at[slot])
-            plgpu.barrier_wait(arrived["values"].at[place])
-            do = plgpu.load(transposed(do_s.at[place]), layout=tiles.WGMMA)
-            _, (later, du) = in_turn(
-                ([], lambda: send(n - 1, *last, now) if last else None),
-                ([[(now, transposed(write_s.at[slot]))], [(do, P_s.at[place])]], lambda *both: both),
-            )
+            plgpu.barrier_wait(arrived["values"].at[other])
+            do = plgpu.load(transposed(do_s.at[other]), layout=tiles.WGMMA)
+            later, du = products([(now, transposed(write_s.at[slot]))], [(do, P_s.at[other])])
             read, write, fade = strengths(slot, beta_s, g_s if decays else None)
             du = (du + write * later).astype(dtype)
-            (dx,) = products([(du, T_s.at[place])])
-            plgpu.barrier_arrive(free["values"].at[place])
+            (dx,) = products([(du, T_s.at[other])])
+            plgpu.barrier_arrive(free["values"].at[other])
             reads, writes = (scale * read * do.astype(jnp.float32)).astype(dtype), (-read * dx).astype(dtype)
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)  # the last dv and dS have left
+            S_s[...] = now
+            transposed(dv_s)[...] = dx.astype(dtype)
             (S,) = onto((fade * S, (reads, q_s.at[slot]), (writes, k_s.at[slot])))
             plgpu.barrier_arrive(free["keys"].at[slot])
-            return S, dx.astype(dtype)
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(dv_s, dv_g.at[bi, pl.ds(place * SIDE, SIDE), h, mine])
+            plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, place, mine])
+            return S
 
         @pl.when(who == 0)
         def _():
-            S = start(last_g.at[bi, h, :, mine], K)
-            S_s[...] = S.astype(dtype)
-            plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(S_s, borders_g.at[bi, h, N - 1, mine])
-            S, *last = tiles.steps(N - 1, lambda n, carry: chunk(n + 1, *carry), chunk(zero, S))
-            send(zero + N - 1, *last)
+            S = tiles.steps(N, chunk, start(last_g.at[bi, h, :, mine], K))
             finish(S, first_g.at[bi, h, :, mine])
             plgpu.wait_smem_to_gmem(0)
 
         @pl.when(who == 1)
         def _():
+            zero = jnp.zeros((), jnp.int32)
             for which in arrived:
                 for n in range(min(N, slots[which])):
                     fetch(which, zero + n)
