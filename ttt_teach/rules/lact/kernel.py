@@ -468,8 +468,8 @@ def _direction(span, W, k, v, rates, scale):
         s, s1, _ = silu(a)
         return [lr_gate * e * u * s1, lr_up * e * s, lr_out * s * u], ()
 
-    out = lax.optimization_barrier(span.of(W[-1])[:, -1:])  # else XLA turns what it is made of, in float32
-    (g, p, h), _ = strips(span, [k, v], (*W, out.mT), GATE_UP_OUT, hidden, results=3, rates=rates)
+    of = *W, span.of(W[-1])[:, -1:].mT
+    (g, p, h), _ = strips(span, [k, v], of, GATE_UP_OUT, hidden, results=3, rates=rates)
     return over_tokens(span, [(g, k), (p, k), (v, h)], [scale] * 3, W)
 
 
