@@ -29,13 +29,13 @@ step of r.z / p.A p, as if p were not rounded; only the conjugacy suffers, and h
 is that of A: 5e-4 at a condition number of 16000. bfloat16 has the exponents of float32: an upstream gradient of 1e-6
 costs no digits.
 
-**What limits it** (H200, B 16, T 2048, H 12, D 128, bfloat16, CG to 3e-3). The walk takes 0.30 ms for
+**What limits it** (H200, B 16, T 2048, H 12, D 128, bfloat16, CG to 3e-3). The walk takes 0.31 ms for
 0.94 GB, 0.69 of which it writes, at 3.1 TB/s; ``read`` 0.21 for 0.9 GB and the walk back 0.20 for 0.7: memory.
-``between`` takes 0.47 ms for 1.4 GB, and has to wait for a second load in the middle. ``solve`` takes most: a step
-multiplies 64 x 128 x 448 numbers twice over, 1800 cycles of a tensor core that 2 blocks share, 0.47 ms for all 6144
-chunks and the 9.8 steps that they take on average. It took 0.85 ms when a step had 1250 instructions a warp, 86 more
-than now: a warp issues a product whose first factor is in registers as fast as the tensor core takes it (a quarter of
-the samples), so what it does between is beside the other block's products only, and two blocks meet at random.
+``between`` took 0.47 ms for 1.4 GB, with a second load to wait for in the middle; dH comes with the first since then.
+``solve`` takes most, 0.81 ms: a step multiplies 64 x 128 x 448 numbers twice over, 1800 cycles of a tensor core that
+2 blocks share, 0.47 ms for all 6144 chunks and the 9.8 steps that they take on average. The tensor core is busy for 55
+percent of it: a warp issues a product whose first factor is in registers as fast as that takes it (a quarter of the
+samples), so what it does between is beside the other block's products only, and two blocks meet at random.
 """
 
 from functools import partial
