@@ -55,8 +55,8 @@ class Case(NamedTuple):
 SCAN = {"form": "recurrent"}
 FORMS = {"kernel": {"form": "kernel"}, "chunk": {"form": "chunk"}, "scan": SCAN}
 MESA = {
-    "kernel": {"form": "kernel", "solver": CG(STEPS, TOL)},
-    "kernel, PCG": {"form": "kernel", "solver": PCG(STEPS, TOL)},
+    "kernel": {"form": "kernel", "solver": PCG(STEPS, TOL)},
+    "kernel, CG": {"form": "kernel", "solver": CG(STEPS, TOL)},
     "kernel, 30 steps": {"form": "kernel", "solver": CG(STEPS)},
     "chunk": {"form": "chunk", "solver": PCG(STEPS, TOL)},
     "scan": SCAN | {"solver": CG(STEPS, TOL)},

@@ -63,10 +63,10 @@ def mesa(
         form: ``"definition"`` (minimises the stated loss itself, T^2 K^2 + T K^3), ``"recurrent"``
             (T K (K steps + V), a scan), ``"chunk"`` (T (K + 2 chunk) K steps, matrix products; with PCG each step
             twice that, and T K^3 / chunk beside), ``"kernel"`` (the same steps in kernels for Hopper GPUs: q, k, v in
-            bfloat16 or float16, K = V in {64, 128}, chunk 64; for PCG it knows 32 directions of the
-            H before the chunk, no more) or ``"auto"``: on such a GPU the kernel for what it covers, else chunk. The
-            kernel's gradient of log_decay is a difference of two sums in 16 bits: where gates are near 0.1 a tenth of
-            it is rounding, where they are near 0.01 half.
+            bfloat16 or float16, K = V in {64, 128}, chunk 64; its PCG knows the trace of the H before the chunk and
+            one direction, no more, and is as causal as CG) or ``"auto"``: on such a GPU the kernel for what it covers,
+            else chunk. The kernel's gradient of log_decay is a difference of two sums in 16 bits: where gates are near
+            0.1 a tenth of it is rounding, where they are near 0.01 half.
         chunk: tokens solved for at once in the chunk form.
 
     Returns:

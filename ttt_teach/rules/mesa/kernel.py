@@ -25,8 +25,8 @@ dG_t = u_t'diag(lam) x_t - beta_t dbeta_t, and G_C gets what the whole chunk han
 the solver reads is twice that, 16 bits: H (with 8, at 4096 collinear keys, H + Lam is indefinite), the scores inside
 the chunk, x; and G, which with 8 bits makes o 15 % wrong there (1 % at keys of condition number 2000). The direction p
 is rounded to 8 bits, and **the rounded p** is what x and r are updated with, so r stays the residual of x, also with a
-step of r.z / p.A p, as if p were not rounded; only the conjugacy suffers, and hardly a step is lost. So the error of x
-is that of A: 5e-4 at a condition number of 16000. bfloat16 has the exponents of float32: an upstream gradient of 1e-6
+step of r.z / p.A p, as if p were not rounded; only the conjugacy suffers, which costs two steps of ten. So the error of
+x is that of A: 5e-4 at a condition number of 16000. bfloat16 has the exponents of float32: an upstream gradient of 1e-6
 costs no digits.
 
 **What limits it** (H200, B 16, T 2048, H 12, D 128, bfloat16, CG to 3e-3). The walk takes 0.31 ms for
@@ -42,7 +42,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -53,8 +52,7 @@ from ttt_teach.rules.tiles import SIDE, block, by_column, by_row, products, tran
 from ttt_teach.solvers import CG, PCG
 
 HALF = jnp.bfloat16  # of every factor: the exponents of float32, and a second number for the bits that a first leaves
-RANK = 32  # directions of H that the preconditioner knows
-FLOOR = 2.0**-6  # the least share of a residual that it leaves in one
+FLOOR = 2.0**-10  # the least share of a residual that the preconditioner leaves in one direction
 FADED = 2.0**-60  # less than this of H and H counts as this
 # Where each thread reads float32 that it wrote itself: the threads of a warp side by side, no two in one bank.
 EIGHTS = (plgpu.TilingTransform((8, 8)), plgpu.SwizzleTransform(32))
@@ -112,21 +110,19 @@ def _heads(q, k, v, beta, g, lam, first, solver):
 
 def _forward(q, k, v, beta, g, lam, first, solver):
     q2, k2, v2 = (in_parts(x) for x in (q, k, v))
-    signs = probes(k.shape[-1]) if isinstance(solver, PCG) else None
-    *last, G, H, sketch = walk(k2, v2, None, g, beta, first, parts=2, signs=signs)
-    near = None if sketch is None else nystrom(sketch, signs, lam)
-    x = solve(q2, k2, H, g, beta, lam, near, solver=solver, parts=2)
+    *last, G, H = walk(k2, v2, None, g, beta, first, parts=2)
+    x = solve(q2, k2, H, g, beta, lam, solver=solver, parts=2)
     o = of_parts(read(x, k2, v2, G, g, beta, parts=len(q2)), v.dtype)
-    return (o, last), (k, v, beta, g, lam, G, H, near, x)
+    return (o, last), (k, v, beta, g, lam, G, H, x)
 
 
 def _backward(solver, kept, slopes):
-    k, v, beta, g, lam, G, H, near, x = kept
+    k, v, beta, g, lam, G, H, x = kept
     do, (dG, dH) = slopes
     k, v, do = (in_parts(z) for z in (k, v, do))
     b = read(do, v, k, G, g, beta, parts=2, turned=True)
-    u = solve(b, k, H, g, beta, lam, near, solver=solver, parts=len(k))
-    dG0, dH0, dG, dH, _ = walk(x, do, u, g, None, (dG, dH + dH.mT), parts=len(k))
+    u = solve(b, k, H, g, beta, lam, solver=solver, parts=len(k))
+    dG0, dH0, dG, dH = walk(x, do, u, g, None, (dG, dH + dH.mT), parts=len(k))
     dk, dv, dbeta, dlam, *decays = between(x, u, k, v, do, G, H, dG, dH, g, beta, lam)
     dq, dk, dv = (of_parts(z, slopes[0].dtype) for z in (u, dk, dv))
     dg = None
@@ -140,123 +136,8 @@ def _backward(solver, kept, slopes):
 _heads.defvjp(_forward, _backward)
 
 
-def probes(D):
-    """RANK directions of signs, exact in 16 bits."""
-    return jnp.asarray(np.random.default_rng(0).choice([-1.0, 1.0], (RANK, D)), HALF)
-
-
-def nystrom(Y, signs, lam):
-    """(U, e): diag(e) - U'U is about (H + diag(lam))^-1, from Y = H signs' (Nystrom; Halko et al. 2011, Alg. 5.5).
-
-    It knows no token of the chunk, so any number of steps is causal, and a split of the sequence at a chunk's border
-    changes nothing. No step is saved where H has no large eigenvalues (random keys), or has all but faded.
-
-    H ~ Y (signs Y)^-1 Y' = B B', and as much in every other direction as its trace leaves, so with W = 1 + B'diag(e)B
-
-        (diag(1/e) + B B')^-1 = diag(e) - diag(e) B W^-1 B' diag(e)
-
-    U has 16 bits, so the second term must not come nearer to the first than these resolve: less FLOOR of it.
-
-    A block has two chunks, RANK rows of each tile for either, and factors signs Y and W column by column in registers.
-    What is multiplied is a sum of three 16-bit numbers, as good as float32. In shared memory (D = 128): Y of both
-    chunks side by side and then B'diag(e) 48 KB, inverse factors 24 KB: 72 KB, three blocks an SM.
-    """
-    B, heads, N, D, _ = Y.shape
-    columns = [pl.ds(c * SIDE, SIDE) for c in range(D // SIDE)]
-
-    def body(Y_g, signs_g, turned_g, lam_g, U_g, e_g, *, x_s, E_s, line_s):
-        bi, h, pair = (lax.axis_index(name) for name in ("b", "h", "pair"))
-        chunks = 2 * pair, jnp.minimum(2 * pair + 1, N - 1)
-        (row, column), line = tiles.places(), plgpu.broadcasted_iota(jnp.int32, (SIDE,), 0, layout=tiles.PER_ROW)
-        first, upper = line < RANK, row[:, :RANK] < RANK
-        one = jnp.where((row & (RANK - 1))[:, :RANK] == column[:, :RANK], jnp.float32(1), 0.0)
-        x, E = [parts_of(x_s.at[c], 3) for c in range(len(columns))], parts_of(E_s, 3)
-
-        def keep(places, x):
-            for place, part in zip(places, thirds(x), strict=True):
-                place[...] = part
-
-        def write(i, x_g, x):
-            """For chunk i of the two: the last may be alone."""
-            pl.when(2 * pair + i < N)(lambda: x_g.set(x))
-
-        def by_chunk():
-            """line_s, RANK numbers for either chunk, by column in the rows of each: [64, RANK]."""
-            both = (plgpu.load(line_s.at[pl.ds(i * RANK, RANK)], layout=tiles.PER_COLUMN) for i in range(2))
-            return jnp.where(upper, *(lax.broadcast_in_dim(x, (SIDE, RANK), (1,)) for x in both))
-
-        def factor(A):
-            """E with E A E' = 1 for either chunk's A, [64, RANK], into E_s and turned: E' is 1 if A is.
-
-            Cholesky's columns, which A, staying symmetric, has as rows too, are subtracted from A and from E'.
-            """
-
-            def step(j, state):
-                found, z = (jnp.sum(jnp.where(column[:, :RANK] == j, x, 0.0), axis=1) for x in state)
-                line_s[...] = found  # between two barriers of the threads, which Mosaic sees to
-                pivot = jnp.where(first, line_s[j], line_s[RANK + j])
-                below = jnp.where(column[:, :RANK] > j, by_chunk(), 0.0)
-                return tuple(x - by_row(y / pivot, RANK) * below for x, y in zip(state, (found, z), strict=True))
-
-            A, turned = tiles.steps(RANK, step, (A, one))
-            line_s[...] = lax.rsqrt(jnp.sum(A * one, axis=1))
-            turned = turned * by_chunk()
-            keep(E, jnp.concatenate([jnp.where(upper, turned, 0.0), jnp.where(upper, 0.0, turned)], axis=1))
-            plgpu.commit_smem()
-
-        def own(x):
-            """[64, 64], a quarter of which is each chunk's -> [64, RANK]."""
-            return jnp.where(upper, x[:, :RANK], x[:, RANK:])
-
-        Y = [[tiles.vector(Y_g.at[bi, h, n, c], tiles.WGMMA) for c in columns] for n in chunks]
-        signs = [tiles.vector(turned_g.at[c], tiles.WGMMA).astype(jnp.float32) for c in columns]
-        traces = [jnp.sum(dots(y, signs)) / RANK for y in Y]  # of H, as signs estimate it
-        shifts = [1e-6 * trace + 1e-30 for trace in traces]  # what is factored must be definite
-        for c, place in enumerate(x):
-            keep(place, jnp.concatenate([y[c] + shift * signs[c] for y, shift in zip(Y, shifts, strict=True)], axis=1))
-        plgpu.commit_smem()
-
-        signs = [[tiles.vector(signs_g.at[:, c], tiles.WGMMA)] for c in columns]
-        (core,) = products([y for s_c, Y_c in zip(signs, x, strict=True) for y in pairs(s_c, Y_c)])
-        factor(own(core))
-        turned_B = products(*(pairs(turn(E), turn(Y_c)) for Y_c in x))
-
-        squares = dots(turned_B, turned_B)
-        known = [jnp.sum(jnp.where(mine, squares, 0.0)) for mine in (first, line >= RANK)]
-        rest = [jnp.maximum(trace - some, 0.0) / (D - RANK) for trace, some in zip(traces, known, strict=True)]
-        plgpu.commit_smem()  # all threads are done with Y
-        for c, B_c, place in zip(columns, turned_B, x, strict=True):
-            e = [1 / (tiles.vector(lam_g.at[h, c], tiles.PER_COLUMN) + more) for more in rest]
-            for i, n in enumerate(chunks):
-                write(i, e_g.at[bi, h, n, c], e[i])
-            keep(place, B_c * jnp.where(row < RANK, *(by_column(x) for x in e)))
-        plgpu.commit_smem()
-
-        (W,) = products([y for B_c, Be_c in zip(turned_B, x, strict=True) for y in pairs(thirds(B_c), turn(Be_c))])
-        factor(own(W) + one)
-        U = products(*(pairs(turn(E), Be_c) for Be_c in x))
-        for c, U_c in zip(columns, U, strict=True):
-            for i, (n, mine) in enumerate(zip(chunks, (row < RANK, row >= RANK), strict=True)):
-                write(i, U_g.at[bi, h, n, :, c], jnp.where(mine, (1 - FLOOR) ** 0.5 * U_c, 0.0).astype(HALF))
-
-    return tiles.kernel(
-        body,
-        out_type=[
-            jax.ShapeDtypeStruct((B, heads, N, SIDE, D), HALF),
-            jax.ShapeDtypeStruct((B, heads, N, D), jnp.float32),
-        ],
-        grid=(B, heads, pl.cdiv(N, 2)),
-        grid_names=("b", "h", "pair"),
-        scratch_types={
-            "x_s": tiles.factor(len(columns), 3, SIDE, SIDE, dtype=HALF),
-            "E_s": tiles.factor(3, SIDE, SIDE, dtype=HALF),
-            "line_s": plgpu.SMEM((SIDE,), jnp.float32),
-        },
-    )(Y, jnp.tile(signs, (2, 1)), signs.T, lam)
-
-
-def walk(a, c, d, g, beta, first, *, parts, signs=None):
-    """The last G and H, both at each chunk's start as ``parts`` numbers and, given signs, H signs' there (or None).
+def walk(a, c, d, g, beta, first, *, parts):
+    """The last G and H, and both at each chunk's start as ``parts`` numbers.
 
     G <- exp(G_C) G + sum_t w_t a_t c_t',  H <- exp(G_C) H + sum_t w_t a_t a_t',  w_t = beta_t exp(G_C - G_t)
 
@@ -269,16 +150,14 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
     P, N, halves, decays, backward = len(c), tiles.chunks(T), D // SIDE, g is not None, d is not None
     terms = 2 if backward else 1
 
-    def body(*refs, a_s, c_s, w_s, S_s, g_s, beta_s, of_G, of_H, signs_s=None, ready=None):
+    def body(*refs, a_s, c_s, w_s, S_s, g_s, beta_s, of_G, of_H):
         refs = iter(refs)
         a_g, c_g = next(refs), next(refs)
         d_g = next(refs) if backward else None
         g_g = next(refs) if decays else None
         beta_g = None if backward else next(refs)
         first_G, first_H = next(refs), next(refs)
-        signs_g = None if signs is None else next(refs)
         last_G, last_H, G_g, H_g = (next(refs) for _ in range(4))
-        sketch_g = None if signs is None else next(refs)
         bi, h, column = lax.axis_index("b"), lax.axis_index("h"), lax.axis_index("column")
 
         def along(here, arrived, first_g, last_g):
@@ -321,10 +200,6 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
                             lambda i=i, there=there, block_g=block_g: plgpu.copy_smem_to_gmem(S_s.at[i, there], block_g)
                         )
 
-            def sketch(n):
-                (y,) = products([(transposed(S_s.at[i]), transposed(signs_s)) for i in range(parts)])
-                sketch_g[bi, h, n, mine] = y
-
             def added(slot):
                 """(factor by rows, where the one by columns is, its sign)"""
                 a, c = parts_of(a_s.at[slot], P), parts_of(c_s.at[slot], P)
@@ -337,8 +212,6 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
                 pl.when(n + 1 < N)(lambda: fetch(n + 1))
                 keep(place(n))
                 plgpu.barrier_wait(arrived.at[slot])
-                if here and signs is not None:
-                    sketch(n)
                 weight, fade = None, 1.0
                 if decays:
                     row, end = plgpu.load(g_s.at[slot], layout=tiles.PER_ROW), g_s[slot, SIDE - 1]
@@ -367,23 +240,19 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
                 last_g[bi, h, r, mine] = S_r
             plgpu.wait_smem_to_gmem(0)
 
-        if signs is not None:
-            plgpu.copy_gmem_to_smem(signs_g, signs_s, ready)
-            plgpu.barrier_wait(ready)
         pl.when(column < halves)(lambda: along(False, of_G, first_G, last_G))
         pl.when(column >= halves)(lambda: along(True, of_H, first_H, last_H))
 
     vectors = decays + (not backward)
     state = jax.ShapeDtypeStruct((B, H, D, D), jnp.float32)
-    last_G, last_H, G, H, *sketch = tiles.kernel(
+    return tiles.kernel(
         body,
         out_type=[
             state,
             state,
             jax.ShapeDtypeStruct((B, H, N, parts, D, D), HALF),
             jax.ShapeDtypeStruct((B, H, N, parts, len(triangle(halves)), SIDE, SIDE), HALF),
-        ]
-        + ([] if signs is None else [jax.ShapeDtypeStruct((B, H, N, D, RANK), jnp.float32)]),
+        ],
         grid=(B, H, 2 * halves),  # the last is the innermost: blocks that share a run side by side
         grid_names=("b", "h", "column"),
         scratch_types={
@@ -395,10 +264,8 @@ def walk(a, c, d, g, beta, first, *, parts, signs=None):
             "beta_s": plgpu.SMEM((2, SIDE), jnp.float32),
             "of_G": plgpu.Barrier(num_arrivals=2 * P + vectors, num_barriers=2),
             "of_H": plgpu.Barrier(num_arrivals=terms * P + vectors, num_barriers=2),
-        }
-        | ({} if signs is None else {"signs_s": tiles.factor(RANK, D, dtype=HALF), "ready": plgpu.Barrier()}),
-    )(*(z for z in (a, c, d, g, None if backward else beta, *first, signs) if z is not None))
-    return last_G, last_H, G, H, sketch[0] if sketch else None
+        },
+    )(*(z for z in (a, c, d, g, None if backward else beta, *first) if z is not None))
 
 
 def split(x):
@@ -414,44 +281,43 @@ def packed(x):
 
 def cut(x):
     """The same where nobody reads the first part alone: its first bits as they are: to round is slow."""
-    high = first_bits(x)
+    high = lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFF0000), jnp.float32)
     return high.astype(HALF), (x - high).astype(HALF)
 
 
-def thirds(x):
-    """x as three 16-bit numbers: all of its 24 bits."""
-    high = first_bits(x)
-    return high.astype(HALF), *cut(x - high)
-
-
-def first_bits(x):
-    return lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFF0000), jnp.float32)
-
-
-def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
+def solve(b, k, H2, g, beta, lam, *, solver, parts):
     """x with A_t x_t = b_t as ``parts`` 16-bit numbers, the 64 tokens of a chunk at once: a block per chunk and head.
 
     CG (solvers/cg.py), until every token of the chunk is done, on A_t / zeta_t = H + sum_i (zeta_ti / zeta_t) beta_i
-    k_i k_i' + diag(lam / zeta_t), so that one sum takes p H and the scores times k. near: U and e of ``nystrom``.
+    k_i k_i' + diag(lam / zeta_t), so that one sum takes p H and the scores times k.
+
+    PCG: M = A^-1 where H has one large eigenvalue, theta + rest of the direction u, and all others are ``rest``, their
+    mean (Sherman and Morrison):
+
+        M = (diag(lam) + rest + theta u u' / |u|^2)^-1 = diag(e) - w w'    e = 1 / (lam + rest)
+        w = e u (theta / (|u|^2 + theta sum_c e_c u_c^2))^1/2              u = H H diag(H), which is near enough
+
+    Two vectors: a step has no product more than without. No token of the chunk is in them, so any number of steps is
+    causal, and a split of the sequence at a chunk's border changes nothing. It saves a third of the steps where keys
+    have a mean, and few where H has several large eigenvalues.
 
     In registers: r and A p, 64 x D float32 each, p in 16 bits and the scores. p and the weighed scores are first
     factors and never leave them: a step waits for no store. In shared memory (D = 128): H twice, its blocks on and
     under the diagonal, 48 KB; k 16; b and then x, which a step touches once, 32; zeta_ti beta_i 8: 104 KB, two blocks
-    an SM; U is 16 KB more. Each thread reads the x, each warp the weights that it wrote: neither needs a barrier.
+    an SM; e, w and u are 3 KB more. Each thread reads the x, each warp the weights that it wrote: neither needs a
+    barrier.
     """
     P, B, T, H, D = k.shape
     N, halves, decays = tiles.chunks(T), D // SIDE, g is not None
-    Q, (U, easy) = len(b), near or (None, None)
-    lower = [(r, c) for r in range(halves) for c in range(r + 1)]
+    Q, lower, near = len(b), triangle(halves), isinstance(solver, PCG)
     cap = 10 * D if solver.max_steps is None else solver.max_steps
     least = max(solver.tol, float(jnp.finfo(jnp.float32).eps) ** 2) ** 2
 
-    def body(*refs, k_s, H_s, bx_s, weights_s, g_s, g2_s, beta_s, lam_s, arrived, U_s=None, easy_s=None):
+    def body(*refs, k_s, H_s, bx_s, weights_s, g_s, g2_s, beta_s, lam_s, arrived, e_s=None, w_s=None, u_s=None):
         refs = iter(refs)
         b_g, k_g, H_g = next(refs), next(refs), next(refs)
         g_g = next(refs) if decays else None
         beta_g, lam_g = next(refs), next(refs)
-        U_g, easy_g = (next(refs), next(refs)) if near else (None, None)
         x_g = next(refs)
         bi, h, n = (lax.axis_index(name) for name in ("b", "h", "n"))
         tokens = pl.ds(n * SIDE, SIDE)
@@ -469,9 +335,6 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
             plgpu.copy_gmem_to_smem(g_g.at[bi, h, tokens], g2_s, arrived)
         plgpu.copy_gmem_to_smem(beta_g.at[bi, h, tokens], beta_s, arrived)
         plgpu.copy_gmem_to_smem(lam_g.at[h], lam_s, arrived)
-        if near:
-            plgpu.copy_gmem_to_smem(easy_g.at[bi, h, n], easy_s, arrived)
-            plgpu.copy_gmem_to_smem(U_g.at[bi, h, n], U_s, arrived)
         plgpu.barrier_wait(arrived)
 
         def hessian(i, r, c):
@@ -484,9 +347,9 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
             row = plgpu.load(g_s, layout=tiles.PER_ROW)
             column = plgpu.load(g2_s, layout=tiles.PER_COLUMN)
             zeta = jnp.exp(jnp.where(mask, by_row(row) - by_column(column), -jnp.inf))
-            beta = by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN))
-            most = jnp.max(jnp.abs(beta), axis=1)  # the same in every row: float16 has few exponents
-            weights_s[...] = (zeta * (beta * by_row(ratio(jnp.ones_like(most), most)))).astype(jnp.float16)
+            zeta *= by_column(plgpu.load(beta_s, layout=tiles.PER_COLUMN))
+            most = jnp.max(jnp.abs(zeta), axis=1)  # float16 has few exponents; and no later token is in it
+            weights_s[...] = (zeta * by_row(ratio(jnp.ones_like(most), most))).astype(jnp.float16)
             spread = 1 / jnp.maximum(jnp.exp(row), FADED)
 
         def weighed(scores):
@@ -498,18 +361,54 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
         b = [whole_tile(columns_of(parts_of(b_s, Q), c)) for c in range(halves)]
         plgpu.commit_smem()  # all threads have read b, whose place x takes
 
+        def by_channel(x_s, c):
+            return by_column(plgpu.load(x_s.at[columns[c]], layout=tiles.PER_COLUMN))
+
+        def prepare():
+            """e and w of M."""
+            row, column = tiles.places()
+            blocks = [whole_tile(hessian(i, r, r) for i in range(2)) for r in range(halves)]
+            diagonal = [jnp.sum(jnp.where(row == column, x, 0.0), axis=1) for x in blocks]
+            trace = jnp.sum(sum(diagonal[1:], diagonal[0]))
+            per_trace = jnp.where(trace >= jnp.finfo(jnp.float32).tiny, 1 / trace, 0.0)  # less of H is as good as none
+
+            def along(v):
+                """H v / trace. The tensor core takes no fewer than 8 columns: all are v."""
+                for c in range(halves):
+                    transposed(block(u_s, c))[...] = lax.broadcast_in_dim(v[c].astype(HALF), (SIDE, 8), (0,))
+                plgpu.commit_smem()
+                found = products(
+                    *(
+                        [(hessian(i, r, c), transposed(block(u_s, c))) for i in range(2) for c in range(halves)]
+                        for r in range(halves)
+                    )
+                )
+                plgpu.commit_smem()  # all threads are done with v
+                return [jnp.sum(x, axis=1) * (per_trace / 8) for x in found]
+
+            v = along([x * per_trace for x in diagonal])
+            u = along(v)
+            most = trace * ratio(dot(v, u), dot(v, v))
+            rest = jnp.maximum(trace - most, 0.0) / (D - 1)
+            theta = jnp.maximum(most - rest, 0.0)
+            e = [1 / (tiles.vector(lam_g.at[h, there], tiles.PER_ROW) + rest) for there in columns]
+            w = [e_c * u_c for e_c, u_c in zip(e, u, strict=True)]
+            share = jnp.sqrt((1 - FLOOR) * ratio(theta, dot(u, u) + theta * dot(w, u)))
+            for c, there in enumerate(columns):
+                e_s[there], w_s[there] = e[c], share * w[c]
+            plgpu.commit_smem()  # for all threads
+
         def preconditioned(r, rr):
+            """z = M r and r'z."""
             if not near:
                 return r, rr
-            (along,) = products([(r[c].astype(HALF), transposed(block(U_s, c))) for c in range(halves)])
-            along = along.astype(HALF)
-            known = products(*([(along, block(U_s, c))] for c in range(halves)))
-            z = tuple(
-                by_column(plgpu.load(easy_s.at[columns[c]], layout=tiles.PER_COLUMN)) * r[c] - known[c]
-                for c in range(halves)
-            )
-            return z, dots(r, z)
+            z = [by_channel(e_s, c) * r_c for c, r_c in enumerate(r)]
+            w = [by_channel(w_s, c) for c in range(halves)]
+            hit = dots(w, r)
+            return tuple(z_c - by_row(hit) * w_c for z_c, w_c in zip(z, w, strict=True)), dots(z, r) - hit * hit
 
+        if near:
+            prepare()
         unit = largest(b)  # dots must neither underflow nor overflow
         r = tuple(x * by_row(ratio(jnp.ones_like(unit), unit)) for x in b)
         for c in range(halves):
@@ -538,7 +437,7 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
             )
             wide, Ap = [p_c.astype(jnp.float32) for p_c in p], list(Ap)
             for c in range(halves):
-                ridge = by_column(plgpu.load(lam_s.at[columns[c]], layout=tiles.PER_COLUMN)) * wide[c]
+                ridge = by_channel(lam_s, c) * wide[c]
                 Ap[c] += ridge * by_row(spread) if decays else ridge
             alpha = by_row(ratio(rz, dots(wide, Ap)))
             r = tuple(r_c - alpha * Ap_c for r_c, Ap_c in zip(r, Ap, strict=True))
@@ -563,8 +462,8 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
             plgpu.copy_smem_to_gmem(b_s.at[i], x_g.at[i, bi, tokens, h])
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
-    vector = plgpu.SMEM((SIDE,), jnp.float32)
-    copies = Q + P + 2 + 2 * decays + 2 + 2 * bool(near)
+    vector, per_channel = plgpu.SMEM((SIDE,), jnp.float32), plgpu.SMEM((D,), jnp.float32)
+    copies = Q + P + 2 + 2 * decays + 2
     return tiles.kernel(
         body,
         out_type=jax.ShapeDtypeStruct((parts, B, T, H, D), HALF),
@@ -582,11 +481,11 @@ def solve(b, k, H2, g, beta, lam, near, *, solver, parts):
             "g_s": vector,
             "g2_s": vector,
             "beta_s": vector,
-            "lam_s": plgpu.SMEM((D,), jnp.float32),
+            "lam_s": per_channel,
             "arrived": plgpu.Barrier(num_arrivals=copies),
         }
-        | ({"U_s": tiles.factor(SIDE, D, dtype=HALF), "easy_s": plgpu.SMEM((D,), jnp.float32)} if near else {}),
-    )(*(z for z in (b, k, H2, g, beta, lam, U, easy) if z is not None))
+        | ({"e_s": per_channel, "w_s": per_channel, "u_s": tiles.factor(8, D, dtype=HALF)} if near else {}),
+    )(*(z for z in (b, k, H2, g, beta, lam) if z is not None))
 
 
 def read(a, b, c, G, g, beta, *, parts, turned=False):
@@ -832,6 +731,12 @@ def dots(x, y):
     x, y = ([z_c[:, j : j + 8] for z_c in z for j in range(0, z_c.shape[1], 8)] for z in (x, y))
     first, *others = (x_j * y_j for x_j, y_j in zip(x, y, strict=True))
     return jnp.sum(sum(others, first), axis=1)  # 8 columns at a time, or the sum is one of products
+
+
+def dot(x, y):
+    """The inner product of two vectors, each in pieces of 64."""
+    first, *others = (x_c * y_c for x_c, y_c in zip(x, y, strict=True))
+    return jnp.sum(sum(others, first))
 
 
 def largest(x):
