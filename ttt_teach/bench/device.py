@@ -34,7 +34,7 @@ PASSES = ("forward", "forward+backward")
 LAYER = {"B": 16, "T": 2048, "H": 12, "D": 128}
 JUDGED = {"B": 1, "T": 1024, "H": 2}  # the first so many of each, whose errors are looked at
 GAMMA = 0.99  # decays are drawn between it and 1, as near 1 as trained layers have them
-STEPS, TOL = 30, 3e-3  # of Mesa's solvers: the literature's steps; a bfloat16 rounding, 2^-9, with a little room
+STEPS, TOL = 30, 3e-3  # of Mesa's solvers: the literature's steps; less than a bfloat16 rounding can be, 2^-8
 EXACT = CG(max_steps=None, tol=1e-13)
 
 

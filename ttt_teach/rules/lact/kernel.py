@@ -564,10 +564,11 @@ def strips(
     """Products of tokens ``[C, D]`` with matrices, and what ``hidden`` makes of their sums, 16 bits ``[C, M]`` each.
 
     A block has 128 tokens, 64 for each of its two warpgroups, and goes through strips of the hidden layer, so wide that
-    the matrices of a term, side by side, have 256 columns: the most that wgmma takes. Three sums are then 192 registers
-    a thread, and six of half the width as many. Shared memory has four steps of 64 columns of the tokens and of the
-    matrices, 192 KB, and two tiles of results for each warpgroup. The next strip's first steps arrive while ``hidden``
-    is at this one's sums, a few columns at a time: all at once are more numbers than there are registers.
+    the matrices of a term, side by side, have up to 256 columns: the most that wgmma takes. Three sums are then 192
+    registers a thread, and six of half the width as many. Shared memory has four steps of 64 columns of the tokens and
+    of the matrices, 192 KB at most, and two tiles of results for each warpgroup. The next strip's first steps arrive
+    while ``hidden`` is at this one's sums, a few columns at a time: all at once are more numbers than there are
+    registers.
 
     Args:
         tokens, weights: in 16 bits. terms: which tokens are multiplied with which matrices', one after the other.
