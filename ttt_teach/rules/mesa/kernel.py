@@ -295,12 +295,14 @@ def solve(b, k, H2, g, beta, lam, *, solver, parts):
     PCG: M = A^-1 where H has one large eigenvalue, theta + rest of the direction u, and all others are ``rest``, their
     mean (Sherman and Morrison):
 
-        M = (diag(lam) + rest + theta u u' / |u|^2)^-1 = diag(e) - w w'    e = 1 / (lam + rest)
-        w = e u (theta / (|u|^2 + theta sum_c e_c u_c^2))^1/2              u = H H diag(H), which is near enough
+        M = (diag(lam) + rest + theta u u')^-1 = diag(e) - w w'    e = 1 / (lam + rest)
+        w = e u (theta / (1 + a))^1/2    a = theta u'diag(e) u     u ~ H H diag(H), which is near enough, |u| = 1
 
-    but for FLOOR. Two vectors: a step has no product more than without. No token of the chunk is in them, so any number
-    of steps is causal, and a split of the sequence at a chunk's border changes nothing. It saves a third of the steps
-    where keys have a mean, and few where H has several large eigenvalues.
+    but for FLOOR and a factor, of which CG knows nothing: the largest e is 1. For a token that finds zeta of H, theta
+    is zeta theta beside lam: w w' (1 + a) / (1 / zeta + a). Two vectors and that number: a step has no product more
+    than without. No later token is in them, so any number of steps is causal, and a split of the sequence at a chunk's
+    border changes nothing. It saves a third of the steps where keys have a mean, and few where H has several large
+    eigenvalues.
 
     In registers: r and A p, 64 x D float32 each, p in 16 bits and the scores. p and the weighed scores are first
     factors and never leave them: a step waits for no store. In shared memory (D = 128): H twice, its blocks on and
@@ -366,7 +368,7 @@ def solve(b, k, H2, g, beta, lam, *, solver, parts):
             return by_column(plgpu.load(x_s.at[columns[c]], layout=tiles.PER_COLUMN))
 
         def prepare():
-            """e and w of M."""
+            """e and w of M into shared memory, and a."""
             row, column = tiles.places()
             blocks = [whole_tile(hessian(i, r, r) for i in range(2)) for r in range(halves)]
             diagonal = [jnp.sum(jnp.where(row == column, x, 0.0), axis=1) for x in blocks]
@@ -391,13 +393,17 @@ def solve(b, k, H2, g, beta, lam, *, solver, parts):
             u = along(v)
             most = trace * ratio(dot(v, u), dot(v, v))
             rest = jnp.maximum(trace - most, 0.0) / (D - 1)
-            theta = jnp.maximum(most - rest, 0.0)
-            e = [1 / (tiles.vector(lam_g.at[h, there], tiles.PER_ROW) + rest) for there in columns]
+            ridge = [tiles.vector(lam_g.at[h, there], tiles.PER_ROW) + rest for there in columns]
+            low = jnp.min(ridge[0] if halves == 1 else jnp.minimum(*ridge))
+            theta = jnp.maximum(most - rest, 0.0) / low
+            e, length = [low / x for x in ridge], jnp.sqrt(dot(u, u))
+            u = [x * ratio(jnp.float32(1), length) for x in u]
             w = [e_c * u_c for e_c, u_c in zip(e, u, strict=True)]
-            share = jnp.sqrt((1 - FLOOR) * ratio(theta, dot(u, u) + theta * dot(w, u)))
+            a = theta * dot(w, u)
             for c, there in enumerate(columns):
-                e_s[there], w_s[there] = e[c], share * w[c]
+                e_s[there], w_s[there] = e[c], jnp.sqrt((1 - FLOOR) * theta / (1 + a)) * w[c]
             plgpu.commit_smem()  # for all threads
+            return a
 
         def preconditioned(r, rr):
             """z = M r and r'z."""
@@ -406,10 +412,12 @@ def solve(b, k, H2, g, beta, lam, *, solver, parts):
             z = [by_channel(e_s, c) * r_c for c, r_c in enumerate(r)]
             w = [by_channel(w_s, c) for c in range(halves)]
             hit = dots(w, r)
-            return tuple(z_c - by_row(hit) * w_c for z_c, w_c in zip(z, w, strict=True)), dots(z, r) - hit * hit
+            share = hit * left if decays else hit
+            return tuple(z_c - by_row(share) * w_c for z_c, w_c in zip(z, w, strict=True)), dots(z, r) - share * hit
 
         if near:
-            prepare()
+            a = prepare()
+            left = (1 + a) / (spread + a) if decays else None
         unit = largest(b)  # dots must neither underflow nor overflow
         r = tuple(x * by_row(ratio(jnp.ones_like(unit), unit)) for x in b)
         for c in range(halves):
