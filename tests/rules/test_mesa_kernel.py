@@ -127,15 +127,9 @@ def one_step(q, k, v, beta, lam, G, H):
 
 @pytest.mark.parametrize("D", [64, 128])
 def test_the_preconditioner_is_that_of_the_formula(D):
-    """One step."""
-    args, _ = draw(11, T=1, D=D, decay=None)
-    keys = unit(0.5 + np.random.default_rng(12).normal(size=(300, D)))
-    args["state"] = MesaState(args["state"].G, jnp.asarray(keys.T @ keys, jnp.float32)[None, None])
-    (q, k, v, beta, lam), G, H = (
-        (np.asarray(args[n], float)[0] for n in ("q", "k", "v", "beta", "lam")),
-        *(np.asarray(x, float)[0, 0] for x in args["state"]),
-    )
-    want = one_step(*(x[0, 0] for x in (q, k, v)), beta[0, 0], lam, G, H)
+    args = with_a_mean(11, 1, D)
+    token = (np.asarray(args[n], float)[0, 0, 0] for n in ("q", "k", "v", "beta"))
+    want = one_step(*token, np.asarray(args["lam"], float)[0], *(np.asarray(x, float)[0, 0] for x in args["state"]))
     check({"o": read(args, PCG(1))["o"][0, 0, 0]}, {"o": want}, 5e-3)
 
 
